@@ -13,17 +13,16 @@ Once this is imported, ``torch.load`` takes states that ``torch.save`` has writt
 
 from __future__ import annotations
 
-import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
     import ml_dtypes as _ml_dtypes  # noqa: F401
     import torch as _torch
 except ImportError as error:
-    _needs = f"linattn.torch needs {error.name}: pip install 'linattn[torch]'"
-    if _sys.argv[:1] == ["-m"] and "linattn.torch" in _sys.orig_argv:  # python -m linattn.torch
-        raise SystemExit(_needs) from None
-    raise ImportError(_needs) from error
+    raise ImportError(
+        f"linattn.torch needs {error.name}: pip install 'linattn[torch]'",
+        name=__name__,  # python -m linattn.torch then ends in one line
+    ) from error
 if _torch.__version__ < "2.9":  # TorchVersion compares versions
     raise ImportError(
         f"linattn.torch needs torch 2.9 or newer and found {_torch.__version__}: "

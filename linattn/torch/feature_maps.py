@@ -195,9 +195,14 @@ class SumNormalized:
 
 
 class _RandomFeatures(TensorMap):
-    """A map with directions ``omega``, which may be a tensor."""
+    """A map with directions ``omega``, which may be a tensor; ``kind`` is NumPy's class."""
 
     _kind: Any
+
+    def __init_subclass__(cls, kind: Any = None) -> None:
+        if kind is not None:
+            cls._kind, cls.__signature__ = kind, inspect.signature(kind)  # type: ignore[attr-defined]
+            documented(kind, TORCH)(cls)
 
     def __init__(self, omega: Any, *parameters: Any, **options: Any) -> None:
         if not isinstance(omega, Tensor):
@@ -216,8 +221,7 @@ class _RandomFeatures(TensorMap):
         return cls(draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms), **options)
 
 
-@documented(_numpy.RandomFourierFeatures, TORCH)
-class RandomFourierFeatures(_RandomFeatures):
+class RandomFourierFeatures(_RandomFeatures, kind=_numpy.RandomFourierFeatures):
     """`linattn.feature_maps.RandomFourierFeatures` of tensors.
 
     Examples
@@ -229,12 +233,8 @@ class RandomFourierFeatures(_RandomFeatures):
     torch.Size([10, 128])
     """
 
-    _kind = _numpy.RandomFourierFeatures
-    __signature__ = inspect.signature(_kind)
 
-
-@documented(_numpy.PositiveRandomFeatures, TORCH)
-class PositiveRandomFeatures(_RandomFeatures):
+class PositiveRandomFeatures(_RandomFeatures, kind=_numpy.PositiveRandomFeatures):
     """`linattn.feature_maps.PositiveRandomFeatures` of tensors.
 
     Examples
@@ -246,12 +246,8 @@ class PositiveRandomFeatures(_RandomFeatures):
     torch.Size([10, 64])
     """
 
-    _kind = _numpy.PositiveRandomFeatures
-    __signature__ = inspect.signature(_kind)
 
-
-@documented(_numpy.GeneralizedRandomFeatures, TORCH)
-class GeneralizedRandomFeatures(_RandomFeatures):
+class GeneralizedRandomFeatures(_RandomFeatures, kind=_numpy.GeneralizedRandomFeatures):
     """`linattn.feature_maps.GeneralizedRandomFeatures` of tensors.
 
     Examples
@@ -262,9 +258,6 @@ class GeneralizedRandomFeatures(_RandomFeatures):
     >>> phi(torch.ones(10, 4)).shape
     torch.Size([10, 64])
     """
-
-    _kind = _numpy.GeneralizedRandomFeatures
-    __signature__ = inspect.signature(_kind)
 
 
 def _weight(w: Any, name: str) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._states.state_arrays import State
 from .._core.conversions import work_dtype
+from .._core.operator import OPERATORS
 from . import _arguments
 from ._padding import padding
 
@@ -40,7 +40,8 @@ class Attention(nn.Module):
     #: Whether outputs are independent of later tokens; if so there are states and steps.
     causal: bool = True
     _kind: type[tuple[Any, ...]] = State
-    _operator: Operator
+    #: The operator and its options, all of them: the registry has no defaults.
+    _operator: str
     _options: dict[str, Any]
     #: Attributes that the layer's repr shows.
     _shown: tuple[str, ...] = ("embed_dim", "num_heads")
@@ -186,15 +187,31 @@ class Attention(nn.Module):
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
     ) -> tuple[Tensor, Any]:
         """The input of ``out_proj``, and the state after it."""
-        return self._operator.sequence(
-            self._operands(x), lengths, state, return_state, **self._options
-        )
+        return self._attend(self._operands(x), lengths, state, return_state)
 
     def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The same for one token."""
-        return self._operator.token(self._operands(x), state, **self._options)
+        return self._attend_token(self._operands(x), state)
 
-    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _attend(
+        self, operands: tuple[Any, ...], lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        """The result (batch, n, heads m) for operands (batch, *heads, n, ...), and the state."""
+        if lengths is not None:
+            lengths = lengths.view(-1, *(1 for _ in range(operands[0].ndim - 3)))
+        o = OPERATORS[self._operator].forward(
+            operands, key_lengths=lengths, initial_state=state, return_state=return_state,
+            **self._options,
+        )  # fmt: skip
+        o, state = o if return_state else (o, None)
+        return together(o), state
+
+    def _attend_token(self, operands: tuple[Any, ...], state: Any) -> tuple[Tensor, Any]:
+        """The result (batch, heads m) for operands (batch, *heads, ...), and the state."""
+        o, state = OPERATORS[self._operator].step(operands, state, **self._options)
+        return o.flatten(1), state
+
+    def _operands(self, x: Tensor) -> tuple[Any, ...]:
         raise NotImplementedError
 
     def _first(self, batch: int) -> Any:
@@ -232,39 +249,6 @@ class HeadAttention(Attention):
     def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
         q = by_heads(self.q_proj(x), *self._heads)
         return q, *(by_heads(y(x), *self._kv_heads) for y in (self.k_proj, self.v_proj))
-
-
-class Operator(NamedTuple):
-    """An operator of linattn.torch for whole sequences, and for tokens if it is causal."""
-
-    forward: Callable[..., Any]
-    step: Callable[..., tuple[Tensor, State]] | None = None
-
-    def sequence(
-        self,
-        operands: tuple[Tensor, ...],
-        lengths: Tensor | None,
-        state: Any,
-        return_state: bool,
-        **options: Any,
-    ) -> tuple[Tensor, Any]:
-        """The result (batch, n, heads m) for operands (batch, *heads, n, ...), and the state."""
-        if lengths is not None:
-            heads = operands[0].ndim - 3
-            options["key_lengths"] = lengths.view(-1, *(1 for _ in range(heads)))
-        if self.step is not None:
-            options |= {"initial_state": state, "return_state": return_state}
-        o = self.forward(*operands, **options)
-        o, state = o if return_state else (o, None)
-        return together(o), state
-
-    def token(
-        self, operands: tuple[Tensor, ...], state: State, **options: Any
-    ) -> tuple[Tensor, State]:
-        """The result (batch, heads m) for operands (batch, *heads, ...), and the state."""
-        assert self.step is not None  # only causal layers have steps
-        o, state = self.step(*operands, state, **options)
-        return o.flatten(1), state
 
 
 def by_heads(x: Tensor, *heads: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ... import feature_maps as _numpy
 from .. import feature_maps
 from .._core.map_texts import TensorMap, resolve
+from ._arguments import Factory
 
 
 class RandomFeatures(nn.Module, TensorMap):
@@ -49,12 +50,13 @@ class FeedforwardKernel(nn.Module, feature_maps.FeedforwardKernel):
         return feature_maps.FeedforwardKernel.__call__(self, x)
 
 
-def owned(layer: str, feature_map: Any, device: Any, dtype: torch.dtype | None) -> Any:
+def owned(layer: str, feature_map: Any, given: Factory) -> Any:
     """The map that a layer keeps for a name or a map."""
     phi = resolve(layer, feature_map)
+    device = given.get("device")
     factory = {
         "device": torch.get_default_device() if device is None else device,
-        "dtype": dtype or torch.get_default_dtype(),
+        "dtype": given.get("dtype") or torch.get_default_dtype(),
     }
     if isinstance(phi, nn.Module):
         return phi

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -69,13 +69,11 @@ class ShortConvolution(nn.Module):
         *,
         bias: bool = False,
         activation: str | None = "silu",
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
+        name = type(self).__name__
         super().__init__()
-        self.channels = _arguments.integer(name, "channels", channels)
-        self.size = _arguments.integer(name, "size", size)
+        self.channels, self.size = channels, size
         if activation not in (None, "silu"):
             raise ValueError(f"{name}: activation is {activation!r}; expected None or 'silu'")
         self.activation = activation
@@ -116,16 +114,14 @@ class ShortConvolution(nn.Module):
         name = type(self).__name__
         _arguments.tokens(name, x, self.channels)
         pads = padding(name, x, key_lengths, None)
+        y = causal_conv1d(
+            x, self._filters, self.bias, activation=self.activation, initial_state=state,
+            return_state=return_state and pads is None,
+        )  # fmt: skip
         if pads is None or not return_state:
-            return causal_conv1d(
-                x, self._filters, self.bias, activation=self.activation,
-                initial_state=state, return_state=return_state,
-            )  # fmt: skip
+            return y
         if state is None:
             state = self.init_state(x.shape[0])
-        y = causal_conv1d(
-            x, self._filters, self.bias, activation=self.activation, initial_state=state
-        )
         inputs = torch.cat([state, x.mT.to(state.dtype)], -1)
         window = torch.arange(self.size - 1, device=x.device)
         place = (pads.lengths[:, None] + window)[:, None].expand(-1, self.channels, -1)
@@ -219,7 +215,7 @@ class ConvolvedAttention(Attention):
         draw_time_steps(self.dt_bias)
         self.norm.reset_parameters()
 
-    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Any, ...]:
         """The operator's operands from the convolution's output and the other projections."""
         raise NotImplementedError
 
@@ -237,13 +233,11 @@ class ConvolvedAttention(Attention):
         conv: Any
         conv, memory = state or (None, None)
         mixed, *others = self._project(x)
+        mixed = self.conv(mixed, key_lengths=lengths, state=conv, return_state=return_state)
         if return_state:
-            mixed, conv = self.conv(mixed, key_lengths=lengths, state=conv, return_state=True)
-        else:
-            mixed = self.conv(mixed, key_lengths=lengths, state=conv)
-        o, memory = self._operator.sequence(
-            self._convolved(mixed, *others), lengths, memory, return_state, **self._options
-        )
+            mixed, conv = mixed
+        operands = self._convolved(mixed, *others)
+        o, memory = self._attend(operands, lengths, memory, return_state)
         state = ConvolvedState(conv, memory) if return_state else None
         return self._finish(o, mixed, *others), state
 
@@ -254,9 +248,7 @@ class ConvolvedAttention(Attention):
             return fused
         mixed, *others = projected
         mixed, conv = self.conv.step(mixed, state.conv)
-        o, memory = self._operator.token(
-            self._convolved(mixed, *others), state.memory, **self._options
-        )
+        o, memory = self._attend_token(self._convolved(mixed, *others), state.memory)
         return self._finish(o, mixed, *others), ConvolvedState(conv, memory)
 
     def _fused(self, projected: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any] | None:

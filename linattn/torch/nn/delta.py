@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..._states.state_arrays import State
 from ..feature_maps import DPFP
-from ..operators import delta, delta_step
 from . import _arguments
-from ._attention_layer import HeadAttention, Operator, rates_by_heads
+from ._attention_layer import HeadAttention, rates_by_heads
 
 
 class FastWeightAttention(HeadAttention):
@@ -58,7 +57,7 @@ class FastWeightAttention(HeadAttention):
     (torch.Size([2, 10, 64]), torch.Size([2, 4, 64, 16]))
     """
 
-    _operator = Operator(delta, delta_step)
+    _operator = "delta"
     _shown = ("embed_dim", "num_heads", "nu")
 
     @_arguments.keywords
@@ -70,14 +69,11 @@ class FastWeightAttention(HeadAttention):
         nu: int = 1,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        factory = {"device": device, "dtype": dtype}
-        _arguments.integer(self._name, "nu", nu)
         super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)
         self.nu, self.feature_map = nu, DPFP(nu)
-        self._options = {"feature_map": self.feature_map}
+        self._options = {"feature_map": self.feature_map, "scale": 1.0}
         self._add_projections(bias, **factory)
         self.beta_proj = nn.Linear(embed_dim, num_heads, bias=bias, **factory)
         self.reset_parameters()

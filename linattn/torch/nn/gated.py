@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .._core.conversions import work_dtype
-from ..operators import gated, gated_delta, gated_delta_step, gated_step, log_decay
+from ..operators import log_decay
 from . import _arguments
-from ._attention_layer import Operator, by_heads, rates_by_heads
+from ._attention_layer import by_heads, rates_by_heads
 from .conv import ConvolvedAttention
 
 
@@ -73,7 +73,7 @@ class GatedDeltaNet(ConvolvedAttention):
     (torch.Size([2, 10, 64]), torch.Size([2, 2, 2, 32, 32]))
     """
 
-    _operator = Operator(gated_delta, gated_delta_step)
+    _operator = "gated_delta"
     _fused_step = "fused_gated_delta_step"
     _projections = ("qkv_proj", "gate_proj", "beta_proj", "decay_proj")
     _shown = (
@@ -94,18 +94,14 @@ class GatedDeltaNet(ConvolvedAttention):
         norm_eps: float = 1e-6,
         bias: bool = False,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
+        name = self._name
         if head_dim is None:
             head_dim = _arguments.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         head_v_dim = head_dim if head_v_dim is None else head_v_dim
         num_v_heads = num_heads if num_v_heads is None else num_v_heads
         _arguments.multiple(name, ("num_v_heads", num_v_heads), ("num_heads", num_heads))
-        _arguments.integer(name, "head_dim", head_dim)
-        _arguments.integer(name, "head_v_dim", head_v_dim)
-        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         values = num_v_heads * head_v_dim
         super().__init__(embed_dim, values, bias, dropout, **factory)
         self.num_heads, self.num_v_heads = num_heads, num_v_heads
@@ -122,7 +118,7 @@ class GatedDeltaNet(ConvolvedAttention):
         self._add_memory(num_v_heads, sum(self._split), conv_size, False, norm, **factory)
         self.reset_parameters()
 
-    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Any, ...]:
         _, b, a = others
         heads, group = self.num_heads, self.num_v_heads // self.num_heads
         q, k, v = mixed.split(self._split, -1)
@@ -131,6 +127,7 @@ class GatedDeltaNet(ConvolvedAttention):
         return (
             by_heads(q, heads, 1), by_heads(k, heads, 1), by_heads(v, heads, group),
             rates_by_heads(g, heads, group), rates_by_heads(beta, heads, group),
+            None,  # erase
         )  # fmt: skip
 
     def _finish(self, o: Tensor, mixed: Tensor, *others: Tensor) -> Tensor:
@@ -198,7 +195,7 @@ class GatedAttention(ConvolvedAttention):
     (torch.Size([2, 10, 64]), torch.Size([2, 1, 4, 16, 32]))
     """
 
-    _operator = Operator(gated, gated_step)
+    _operator = "gated"
     _fused_step = "fused_gated_step"
     _projections = ("vkq_proj", "gate_proj", "decay_proj")
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
@@ -216,25 +213,20 @@ class GatedAttention(ConvolvedAttention):
         norm_eps: float = 1e-5,
         bias: bool = False,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
-        width = _arguments.integer(name, "expand", expand) * _arguments.integer(
-            name, "embed_dim", embed_dim
-        )
+        name = self._name
+        width = expand * embed_dim
         _arguments.multiple(name, ("num_heads", num_heads), ("num_groups", num_groups))
         head_dim = _arguments.multiple(
             name, ("expand * embed_dim", width), ("num_heads", num_heads)
         )
-        _arguments.integer(name, "state_dim", state_dim)
-        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         super().__init__(embed_dim, width, bias, dropout, **factory)
         self.num_heads, self.num_groups = num_heads, num_groups
         self.state_dim, self.head_dim = state_dim, head_dim
         self._split = (width, num_groups * state_dim, num_groups * state_dim)
         self._shape = (num_groups, num_heads // num_groups, state_dim, head_dim)
-        self._options = {}
+        self._options = {"feature_map": "identity", "scale": 1.0}
         self.vkq_proj = nn.Linear(embed_dim, sum(self._split), bias=bias, **factory)
         self.gate_proj = nn.Linear(embed_dim, width, bias=bias, **factory)
         self.decay_proj = nn.Linear(embed_dim, num_heads, bias=bias, **factory)
@@ -248,7 +240,7 @@ class GatedAttention(ConvolvedAttention):
         super().reset_parameters()
         nn.init.ones_(self.D)
 
-    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Any, ...]:
         a = others[1]
         groups, group = self.num_groups, self.num_heads // self.num_groups
         v, k, q = mixed.split(self._split, -1)
@@ -257,6 +249,7 @@ class GatedAttention(ConvolvedAttention):
         dt = rates_by_heads(dt, groups, group)[..., None].to(v.dtype)
         return (
             by_heads(q, groups, 1), by_heads(k, groups, 1), dt * by_heads(v, groups, group), g,
+            None,  # bonus
         )  # fmt: skip
 
     def _finish(self, o: Tensor, mixed: Tensor, *others: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -79,10 +79,9 @@ class TransformerLM(nn.Module):
         *,
         max_length: int | None = None,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
+        name = type(self).__name__
         blocks = list(blocks)
         if not blocks:
             raise ValueError(f"{name}: blocks is empty; expected at least one TransformerBlock")
@@ -98,14 +97,12 @@ class TransformerLM(nn.Module):
                 )
         super().__init__()
         width = self.embed_dim = blocks[0].embed_dim
-        self.num_tokens = _arguments.integer(name, "num_tokens", num_tokens)
-        self.max_length = max_length
+        self.num_tokens, self.max_length = num_tokens, max_length
         self.embedding = nn.Embedding(num_tokens, width, **factory)
         self.positions = None
         if max_length is not None:
-            _arguments.integer(name, "max_length", max_length)
             self.positions = nn.Embedding(max_length, width, **factory)
-        self.dropout = nn.Dropout(_arguments.probability(name, "dropout", dropout))
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, **factory)
         self._reset_embeddings()
@@ -224,7 +221,7 @@ class TransformerLM(nn.Module):
             raise ValueError(f"{name}: prompt has shape {tuple(prompt.shape)}; expected a token")
         if steps:
             _arguments.integer(name, "steps", steps)
-        _arguments.positive(name, "temperature", temperature, zero=True)
+        _arguments.not_negative(name, "temperature", temperature)
         if top_k is not None and _arguments.integer(name, "top_k", top_k) > self.num_tokens:
             raise ValueError(f"{name}: top_k is {top_k}; expected at most {self.num_tokens}")
         if top_p is not None and _arguments.positive(name, "top_p", top_p) > 1:
@@ -302,8 +299,7 @@ class TransformerLM(nn.Module):
             )
 
     def _check(self, name: str, tokens: Any, axes: int, expected: str) -> None:
-        if not isinstance(tokens, Tensor):
-            raise TypeError(f"{name}: tokens is a {type(tokens).__name__}; expected a tensor")
+        _arguments.tensor(name, "tokens", tokens)
         if tokens.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"{name}: tokens has dtype {tokens.dtype}; expected int64 or int32")
         if tokens.ndim != axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from ... import feature_maps as _numpy
 from ..._states.state_arrays import State
-from ..operators import causal as causal_attention
-from ..operators import noncausal, step
 from . import _arguments, _map_modules
-from ._attention_layer import HeadAttention, Operator
+from ._attention_layer import HeadAttention
 
 
 class LinearAttention(HeadAttention):
@@ -90,15 +88,12 @@ class LinearAttention(HeadAttention):
         scale: float = 1.0,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        factory = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
-        self._operator = Operator(causal_attention, step) if causal else Operator(noncausal)
-        _arguments.positive(self._name, "eps", eps, zero=True)
+        self._operator = "causal" if causal else "noncausal"
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
-        self.feature_map = _map_modules.owned(self._name, feature_map, **factory)
+        self.feature_map = _map_modules.owned(self._name, feature_map, factory)
         _map_modules.check(
             self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim
         )
@@ -194,18 +189,16 @@ class PerformerAttention(LinearAttention):
         eps: float = 1e-6,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
         d = _arguments.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         if num_features is None:
             num_features = max(1, round(d * math.log(d)))
-        _arguments.integer(self._name, "num_features", num_features)
         phi = _numpy.PositiveRandomFeatures(np.ones((d, num_features)), hyperbolic)
         self.orthogonal = orthogonal
         super().__init__(
             embed_dim, num_heads, causal=causal, feature_map=phi, num_kv_heads=num_kv_heads,
-            eps=eps, bias=bias, dropout=dropout, device=device, dtype=dtype,
+            eps=eps, bias=bias, dropout=dropout, **factory,
         )  # fmt: skip
 
     @property
@@ -286,8 +279,7 @@ class FeedforwardKernelAttention(LinearAttention):
         eps: float = 1e-6,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
         name = self._name
         if kind not in self.kinds:
@@ -298,7 +290,7 @@ class FeedforwardKernelAttention(LinearAttention):
         self._drawn = kind, num_heads, d, depth, rank
         super().__init__(
             embed_dim, num_heads, causal=causal, feature_map=_map_modules.kernel(*self._drawn),
-            eps=eps, bias=bias, dropout=dropout, device=device, dtype=dtype,
+            eps=eps, bias=bias, dropout=dropout, **factory,
         )  # fmt: skip
         self.kind, self.depth = kind, depth
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -74,14 +74,12 @@ class LinformerAttention(HeadAttention):
         sharing: str = "heads",
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
-        _arguments.integer(name, "max_length", max_length)
-        _arguments.integer(name, "num_projections", num_projections)
         if sharing not in self.sharings:
-            raise ValueError(f"{name}: sharing is {sharing!r}; expected one of {self.sharings}")
+            raise ValueError(
+                f"{self._name}: sharing is {sharing!r}; expected one of {self.sharings}"
+            )
         super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)
         self.sharing, self.max_length, self.num_projections = sharing, max_length, num_projections
         self._add_projections(bias, **factory)

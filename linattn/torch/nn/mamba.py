@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._states.state_arrays import State
 from .._core.conversions import work_dtype
-from ..operators import selective_scan, selective_scan_step
 from . import _arguments
-from ._attention_layer import Operator
 from .conv import ConvolvedAttention, DepthwiseConvolution, ShortConvolution, draw_time_steps
-
-
-def _scan(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, dt_bias: Tensor,
-    **options: Any,
-) -> Any:  # fmt: skip
-    return selective_scan(x, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, softplus=True, **options)
-
-
-def _scan_step(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, dt_bias: Tensor,
-    state: State,
-) -> tuple[Tensor, State]:  # fmt: skip
-    return selective_scan_step(x, dt, A, B, C, state, D=D, z=z, dt_bias=dt_bias, softplus=True)
 
 
 class Mamba(ConvolvedAttention):
@@ -82,7 +65,7 @@ class Mamba(ConvolvedAttention):
     (torch.Size([2, 10, 64]), torch.Size([2, 128, 16]))
     """
 
-    _operator = Operator(_scan, _scan_step)
+    _operator = "selective_scan"
     _shown = ("embed_dim", "channels", "state_dim", "dt_rank")
 
     @_arguments.keywords
@@ -97,19 +80,13 @@ class Mamba(ConvolvedAttention):
         conv_bias: bool = True,
         bias: bool = False,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
-        channels = _arguments.integer(name, "expand", expand) * _arguments.integer(
-            name, "embed_dim", embed_dim
-        )
+        channels = expand * embed_dim
         dt_rank = -(-embed_dim // 16) if dt_rank is None else dt_rank
         super().__init__(embed_dim, channels, bias, dropout, **factory)
-        self.channels = channels
-        self.state_dim = _arguments.integer(name, "state_dim", state_dim)
-        self.dt_rank = _arguments.integer(name, "dt_rank", dt_rank)
-        self._options, self._shape = {}, (channels, state_dim)
+        self.channels, self.state_dim, self.dt_rank = channels, state_dim, dt_rank
+        self._options, self._shape = {"softplus": True}, (channels, state_dim)
         self.in_proj = nn.Linear(embed_dim, 2 * channels, bias=bias, **factory)
         self.conv1d = DepthwiseConvolution(channels, conv_size, bias=conv_bias, **factory)
         self.x_proj = nn.Linear(channels, dt_rank + 2 * state_dim, bias=False, **factory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -90,10 +90,8 @@ class SoftmaxAttention(HeadAttention):
         num_kv_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        factory = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
         self.causal = causal
         self._add_projections(bias, **factory)

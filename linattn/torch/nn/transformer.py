@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -66,27 +65,23 @@ class TransformerBlock(nn.Module):
         norm_eps: float = 1e-5,
         bias: bool = True,
         dropout: float = 0.0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
+        **factory: Unpack[_arguments.Factory],
     ) -> None:
-        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
         if not isinstance(attention, Attention):
             raise TypeError(
-                f"{name}: attention is a {type(attention).__name__}; expected a layer of "
-                "linattn.torch.nn, such as LinearAttention(embed_dim, num_heads)"
+                f"{type(self).__name__}: attention is a {type(attention).__name__}; expected a "
+                "layer of linattn.torch.nn, such as LinearAttention(embed_dim, num_heads)"
             )
         super().__init__()
         width = self.embed_dim = attention.embed_dim
         inner = 4 * width if dim_feedforward is None else dim_feedforward
-        _arguments.integer(name, "dim_feedforward", inner)
-        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         self.norm1 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
         self.attention = attention
         self.norm2 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
         self.linear1 = nn.Linear(width, inner, bias=bias, **factory)
         self.linear2 = nn.Linear(inner, width, bias=bias, **factory)
         self.activation = activation
-        self.dropout = nn.Dropout(_arguments.probability(name, "dropout", dropout))
+        self.dropout = nn.Dropout(dropout)
 
     def reset_parameters(self) -> None:
         """Draw new weights, also of the attention."""

@@ -31,9 +31,9 @@ def fits(call: Call, rule: Rule) -> bool:
     """Whether LinearAttention computes this call."""
     if not rule.update or not available(call.ops) or call.has_channels("beta"):
         return False
-    extra = [x.name for x in call.operator.operands[3:] if getattr(call.x, x.name) is not None]
+    left_out = all(getattr(call.x, y.name) is None for y in call.operator.operands if y.optional)
     static = (*call.lead[1:], call.sizes["d"], call.sizes["m"])
-    return tuple(extra) == rule.takes and all(isinstance(x, int) for x in static)
+    return left_out and all(isinstance(x, int) for x in static)
 
 
 def linear_attention(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
@@ -49,11 +49,12 @@ def linear_attention(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
         s = None if s is None else ops.op.Concat(s, ops.add_axis(x.z, -1), axis=-1)
     heads = _Heads(call)
     scale = x.scale
-    q, k, v = (heads.pack(ops, y, name) for y, name in ((x.q, "q"), (x.k, "k"), (v, "v")))
-    rates = {name: heads.pack(ops, getattr(x, name), name) for name in rule.takes}
+    given = {"g": None, "beta": None} | vars(x) | {"v": v}
+    names = "q", "k", "v", "g", "beta"
+    q, k, v, *rates = (heads.pack(ops, given[name], name) for name in names)
     o, last = ops.node(
         DOMAIN, "LinearAttention",
-        [q, k, v, heads.pack_state(ops, s), rates.get("g"), rates.get("beta")], 2,
+        [q, k, v, heads.pack_state(ops, s), *rates], 2,
         q_num_heads=heads.q_heads, kv_num_heads=heads.kv_heads, update_rule=rule.update,
         scale=scale or 1.0,
     )  # fmt: skip
@@ -84,8 +85,10 @@ class _Heads:
         self.kv_lead: list[Size] = [*self.lead[:first], *[1] * (len(self.lead) - first)]
         self.q_heads, self.kv_heads = _count(self.lead), _count(self.kv_lead)
 
-    def pack(self, ops: Ops, x: Value, name: str) -> Value:
+    def pack(self, ops: Ops, x: Value | None, name: str) -> Value | None:
         """(..., n, d) as (batch, n, heads d)."""
+        if x is None:
+            return None
         call, lead = self.call, self.lead if name == "q" else self.kv_lead
         if call.step:
             x = ops.add_axis(x, -2)

@@ -8,7 +8,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..._core.layout import Operand
 from .._core.operator import TensorOperator
 from . import _shapes
 from ._errors import unsupported
@@ -34,13 +33,12 @@ class Call:
     def __init__(
         self, operator: TensorOperator, args: Sequence[Any], step: bool, contrib: bool
     ) -> None:
-        self.operator, self.args, self.step = operator, args, step
+        self.operator, self.step = operator, step
         d = operator.description
         self.name = d.step_name if step else d.name
         self.named = dict(zip(operator._step_names if step else operator.names, args, strict=False))
         self.values = args[operator.values]
-        double = self.values.dtype is ir.DataType.DOUBLE
-        self.ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib)
+        self.ops = Ops(self.values, contrib)
         if self.named.get("cu_seqlens") is not None:
             raise unsupported(self.name, "cu_seqlens", "padded sequences with key_lengths")
         own = operator._own_axes({
@@ -56,12 +54,7 @@ class Call:
         self.sizes = self._sizes()
         if "d" in self.sizes:
             self.sizes.setdefault("f", self.sizes["d"])
-        self.x = SimpleNamespace(**{name: self._read(x) for name, x in self.named.items()})
-
-    def _read(self, x: Any) -> Any:
-        if not isinstance(x, ir.Value) or x.dtype is None or not x.dtype.is_floating_point():
-            return x
-        return x if x.dtype is self.ops.dtype else self.ops.cast(x)
+        self.x = SimpleNamespace(**{name: self.ops.read(x) for name, x in self.named.items()})
 
     def lead_of(self, *names: str) -> list[_shapes.Size]:
         """The leading axes of operands or fields, broadcast."""
@@ -77,12 +70,10 @@ class Call:
 
     def has_channels(self, name: str) -> bool:
         """Whether an operand has a number for each channel, where it may have one for all."""
-        x = next((x for x in self.operator.operands if x.name == name), None)
-        return x is not None and bool(x.channels) and self._is_wide(x)
-
-    def _is_wide(self, operand: Operand) -> bool:
-        letters, x = operand.letters(tokens=not self.step), self.named[operand.name]
-        return self.own[operand.name] > len(letters) and x.shape[-1] != 1
+        x = next((x for x in self.operator.operands if x.name == name and x.channels), None)
+        if x is None or self.named[name].shape[-1] == 1:
+            return False
+        return self.own[name] > len(x.letters(tokens=not self.step))
 
     def _sizes(self) -> dict[str, _shapes.Size]:
         """The sizes of the letters of the operands' axes."""
@@ -114,8 +105,7 @@ class Call:
 
     def results(self, o: Value, state: Mapping[str, Value]) -> Any:
         """What the operator returns: its output, and the fields of its state if it has one."""
-        if self.values.dtype is not self.ops.dtype:
-            o = self.ops.cast(o, self.values.dtype)
+        o = self.ops.result(o)
         if not self.has_state:
             return o
         nothing = self.ops.nothing

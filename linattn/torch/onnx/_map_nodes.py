@@ -12,6 +12,7 @@ from ... import feature_maps
 from ...feature_maps._feature_map import Fused
 from .._core import map_texts
 from ._errors import unsupported
+from ._graph_call import Call
 from ._ops import END, Ops, Value
 
 
@@ -21,6 +22,22 @@ def described(text: str, omega: Value | None) -> Any:
     return feature_maps.get(map_texts.restore(text, zeros))
 
 
+def map_both(call: Call) -> bool:
+    """Maps a call's queries and keys; whether q became its projections and k the logarithms of its
+    features, which are rescaled as tokens come."""
+    ops, x = call.ops, call.x
+    phi = described(x.feature_map, call.named["omega"])
+    if x.omega is None:
+        x.q, x.k = (mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k))
+        return False
+    if type(phi).__name__ != "PositiveRandomFeatures":
+        raise unsupported(call.name, f"the feature map {type(phi).__name__}", "another map")
+    call.sizes["f"] = phi.features(0)
+    x.q, _ = logarithms(ops, phi, x.omega, x.q)
+    _, x.k = logarithms(ops, phi, x.omega, x.k)
+    return True
+
+
 def logarithms(ops: Ops, phi: Any, omega: Value, x: Value) -> tuple[Value, Value]:
     """x omega, and log phi(x), of positive random features."""
     x = x * ops.number(phi.temperature**0.5)
@@ -28,7 +45,7 @@ def logarithms(ops: Ops, phi: Any, omega: Value, x: Value) -> tuple[Value, Value
     if phi.hyperbolic:
         u = ops.op.Concat(u, ops.op.Neg(u), axis=-1)
     offset = ops.sum(x * x, keep=True) * ops.number(0.5)
-    return u, u - offset - ops.number(np.log(_directions(phi)) / 2)
+    return u, u - offset - ops.number(np.log(phi.features(0)) / 2)
 
 
 def mapped(ops: Ops, function: str, phi: Any, omega: Value | None, x: Value, d: int) -> Value:
@@ -106,10 +123,6 @@ def _projected(ops: Ops, phi: Any, x: Value, omega: Value) -> Value:
 
 def _mean(ops: Ops, phi: Any, x: Value) -> Value:
     return x * ops.number(phi.omega.shape[-1] ** -0.5)
-
-
-def _directions(phi: Any) -> int:
-    return int(phi.omega.shape[-1]) * (2 if phi.hyperbolic else 1)
 
 
 #: Maps that kernels know, by name.

@@ -21,12 +21,14 @@ class Ops:
     """Adds nodes to the graph, or to the body of a loop within `scan`.
 
     ``ops.op`` has ONNX's standard operators of the opset that is exported.  Values, and numbers
-    made by `number`, are of one dtype.
+    made by `number`, are of one dtype: double for results like a double, else float.
     """
 
-    def __init__(self, dtype: ir.DataType, contrib: bool) -> None:
+    def __init__(self, like: Value, contrib: bool = False) -> None:
         self.op = Opset("", self._recorder.opset.version)
-        self.dtype, self.contrib = dtype, contrib
+        self.contrib, self._like = contrib, like.dtype
+        wide = like.dtype is ir.DataType.DOUBLE
+        self.dtype = ir.DataType.DOUBLE if wide else ir.DataType.FLOAT
 
     @property
     def _recorder(self) -> Any:
@@ -57,9 +59,18 @@ class Ops:
         """The empty tensor in place of an absent result."""
         return self.constant(np.zeros(0, np.float32))
 
-    def cast(self, x: Value, dtype: ir.DataType | None = None) -> Value:
-        """x in the dtype of this vocabulary, or another."""
-        return self.op.Cast(x, to=int(self.dtype if dtype is None else dtype))
+    def cast(self, x: Value, dtype: ir.DataType) -> Value:
+        return self.op.Cast(x, to=int(dtype))
+
+    def read(self, x: Any) -> Any:
+        """An argument of a translation, in the dtype of this vocabulary if it has real numbers."""
+        if not isinstance(x, ir.Value) or x.dtype is None or not x.dtype.is_floating_point():
+            return x
+        return x if x.dtype is self.dtype else self.cast(x, self.dtype)
+
+    def result(self, x: Value) -> Value:
+        """x in the dtype of results."""
+        return x if self._like is self.dtype else self.cast(x, self._like)
 
     def add_axis(self, x: Value, *axes: int) -> Value:
         return self.op.Unsqueeze(x, self.integers(*axes))

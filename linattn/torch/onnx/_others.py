@@ -5,56 +5,60 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-import onnx_ir as ir
-
 from . import _attention, _map_nodes, _shapes
 from ._graph_call import Call
 from ._ops import END, Ops, Value
 
+#: The output, and the fields of the state after the last token.
+Result = tuple[Value, dict[str, Value]]
 
-def noncausal(call: Call) -> Any:
+
+def noncausal(call: Call) -> Result:
     """Sums over all keys, then one product for all queries."""
     ops, x = call.ops, call.x
-    phi = _map_nodes.described(x.feature_map, call.named["omega"])
-    if x.omega is None:
-        q, k = (
-            _map_nodes.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k)
-        )
-        k, v = _existing(call, k, 0.0), _existing(call, x.v, 0.0)
+    if _map_nodes.map_both(call):
+        q, k, v = _rescaled(call)
     else:
-        q, k, v = _rescaled(call, phi)
+        q, k, v = x.q, _existing(call, x.k, 0.0), _existing(call, x.v, 0.0)
     q = q * ops.number(x.scale)
     o = ops.op.MatMul(q, ops.op.MatMul(ops.swapped(k, len(call.named["k"].shape)), v))
-    if not x.normalize:
-        return call.results(o, {})
-    den = ops.sum(q * ops.sum(k, -2, keep=True), keep=True)
-    return call.results(o / (den + ops.number(x.eps)), {})
+    if x.normalize:
+        den = ops.sum(q * ops.sum(k, -2, keep=True), keep=True)
+        o = o / (den + ops.number(x.eps))
+    return o, {}
 
 
-def softmax_attention(call: Call) -> Any:
-    x = call.x
-    return call.results(_softmax(call, x.k, x.v, x.causal), {})
+def softmax_attention(call: Call) -> Result:
+    """softmax(scale q k^T) v; keys j <= i where ``causal``."""
+    ops, x = call.ops, call.x
+    scale = call.width("d") ** -0.5 if x.scale is None else x.scale
+    scores = ops.op.MatMul(x.q, ops.swapped(x.k, len(call.named["k"].shape))) * ops.number(scale)
+    if getattr(x, "causal", False):
+        ones = ops.op.Expand(ops.integer(1), ops.op.Shape(scores, start=-2))
+        seen = ops.op.Equal(ops.op.Trilu(ones, upper=0), ops.integer(1))
+        scores = ops.op.Where(seen, scores, ops.number(-inf))
+    return ops.op.MatMul(ops.op.Softmax(scores, axis=-1), x.v), {}
 
 
-def linformer(call: Call) -> Any:
+def linformer(call: Call) -> Result:
     """Softmax attention of E^T k and F^T v."""
     ops, x = call.ops, call.x
-    k, v = (
+    x.k, x.v = (
         ops.op.MatMul(ops.swapped(by, len(call.named[name].shape)), y)
         for by, name, y in ((x.E, "E", x.k), (x.F, "F", x.v))
     )
-    return call.results(_softmax(call, k, v, causal=False), {})
+    return softmax_attention(call)
 
 
-def log_decay(call: Call) -> Any:
+def log_decay(call: Call) -> Result:
     ops, x = call.ops, call.x
     rate, z = ops.op.Exp(x.A_log), x.x + x.dt_bias
     if x.lower_bound is None:
-        return call.results(ops.op.Neg(rate * ops.softplus(z)), {})
-    return call.results(ops.number(x.lower_bound) * ops.op.Sigmoid(rate * z), {})
+        return ops.op.Neg(rate * ops.softplus(z)), {}
+    return ops.number(x.lower_bound) * ops.op.Sigmoid(rate * z), {}
 
 
-def causal_conv1d(call: Call) -> Any:
+def causal_conv1d(call: Call) -> Result:
     """CausalConvWithState, or a sum over shifted tokens."""
     if call.step:
         call.x.x = call.ops.add_axis(call.x.x, -2)
@@ -72,7 +76,7 @@ def causal_conv1d(call: Call) -> Any:
     else:
         o, s = _shifted(call)
         o = call.ops.silu(o) if call.x.activation == "silu" else o
-    return call.results(call.ops.drop_axis(o, -2) if call.step else o, {"s": s})
+    return call.ops.drop_axis(o, -2) if call.step else o, {"s": s}
 
 
 def _convolution(call: Call) -> tuple[Value, Value]:
@@ -118,18 +122,6 @@ def _state(call: Call) -> Value | None:
     return s if s is None else _shapes.expand(call.ops, s, call.lead_of("s"), call.lead, 2)
 
 
-def _softmax(call: Call, k: Value, v: Value, causal: bool) -> Value:
-    """softmax(scale q k^T) v; keys j <= i where ``causal``."""
-    ops, x = call.ops, call.x
-    scale = call.width("d") ** -0.5 if x.scale is None else x.scale
-    scores = ops.op.MatMul(x.q, ops.swapped(k, len(call.named["k"].shape))) * ops.number(scale)
-    if causal:
-        ones = ops.op.Expand(ops.integer(1), ops.op.Shape(scores, start=-2))
-        seen = ops.op.Equal(ops.op.Trilu(ones, upper=0), ops.integer(1))
-        scores = ops.op.Where(seen, scores, ops.number(-inf))
-    return ops.op.MatMul(ops.op.Softmax(scores, axis=-1), v)
-
-
 def _existing(call: Call, x: Value, past: float) -> Value:
     """Keys or values, and a number in place of those past ``key_lengths``."""
     exists = call.exists()
@@ -138,19 +130,17 @@ def _existing(call: Call, x: Value, past: float) -> Value:
     return call.ops.op.Where(call.ops.add_axis(exists, -1), x, call.ops.number(past))
 
 
-def _rescaled(call: Call, phi: Any) -> tuple[Value, Value, Value]:
+def _rescaled(call: Call) -> tuple[Value, Value, Value]:
     """Positive features of queries and keys, each times a number that cancels, and values.
 
     Features of keys are relative to the largest of each direction, those of a query to the largest
     exponent of its terms.
     """
     ops, x = call.ops, call.x
-    q, _ = _map_nodes.logarithms(ops, phi, x.omega, x.q)
-    _, k = _map_nodes.logarithms(ops, phi, x.omega, x.k)
-    k, v = _existing(call, k, -inf), _existing(call, x.v, 0.0)
+    k, v = _existing(call, x.k, -inf), _existing(call, x.v, 0.0)
     top = ops.op.ReduceMax(k, ops.integers(-2), keepdims=1)
     finite = ops.op.Max(top, ops.lowest())
-    exponents = q + top
+    exponents = x.q + top
     q = ops.op.Exp(exponents - ops.op.Max(ops.largest(exponents), ops.lowest()))
     return q, ops.op.Exp(k - finite), v
 
@@ -158,14 +148,11 @@ def _rescaled(call: Call, phi: Any) -> tuple[Value, Value, Value]:
 def features(*args: Any) -> Value:
     """phi(x) of a map that operators do not apply themselves."""
     x, text, omega = args
-    double = x.dtype is ir.DataType.DOUBLE
-    ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib=False)
-    wide = [y if y is None or y.dtype is ops.dtype else ops.cast(y) for y in (x, omega)]
-    phi = _map_nodes.described(text, omega)
-    y = _map_nodes.mapped(ops, "features", phi, wide[1], wide[0], x.shape[-1])
-    return y if x.dtype is ops.dtype else ops.cast(y, x.dtype)
+    ops, phi = Ops(x), _map_nodes.described(text, omega)
+    rows, directions = ops.read(x), ops.read(omega)
+    return ops.result(_map_nodes.mapped(ops, "features", phi, directions, rows, x.shape[-1]))
 
 
 def rows(indices: Value, *checks: Any) -> Value:
     """The rows of a pool; ONNX's operators check their range."""
-    return Ops(ir.DataType.FLOAT, contrib=False).op.Identity(indices)
+    return Ops(indices).op.Identity(indices)

@@ -6,10 +6,9 @@ The loop is ONNX's Scan, whose body is one token of `_tokens`.  A step is the bo
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
+from ..._call.recurrence import RECURRENCES
 from . import _attention, _map_nodes, _shapes
-from ._errors import unsupported
 from ._graph_call import Call
 from ._ops import Value
 from ._tokens import RESCALED, RULES, Rule
@@ -18,8 +17,8 @@ from ._tokens import RESCALED, RULES, Rule
 READING = {"q", "C", "z"}
 
 
-def recurrence(call: Call) -> Any:
-    """The output of a recurrence, and its state where the operator returns one."""
+def recurrence(call: Call) -> tuple[Value, dict[str, Value]]:
+    """The output of a recurrence, and the fields of its state after the last token."""
     rule = _prepared(call, RULES[call.operator.name])
     if _attention.fits(call, rule):
         o, last = _attention.linear_attention(call, rule)
@@ -27,7 +26,7 @@ def recurrence(call: Call) -> Any:
         o, last = _loop(call, rule)
     if rule.after is not None:
         o = rule.after(call.ops, call.x, o)
-    return call.results(o, last)
+    return o, last
 
 
 def _prepared(call: Call, rule: Rule) -> Rule:
@@ -37,8 +36,8 @@ def _prepared(call: Call, rule: Rule) -> Rule:
         axes = len(operand.letters(tokens=not call.step))
         if operand.channels and call.own[operand.name] == axes:  # one number for all of them
             setattr(x, operand.name, ops.add_axis(getattr(x, operand.name), -1))
-    if getattr(x, "feature_map", "identity") != "identity":
-        rule = _map(call, rule)
+    if getattr(x, "feature_map", "identity") != "identity" and _map_nodes.map_both(call):
+        rule = RESCALED
     if rule.before is not None:
         rule.before(call)
     exists = call.exists()
@@ -60,30 +59,13 @@ def _tokens(call: Call, rule: Rule) -> dict[str, int]:
     }
 
 
-def _map(call: Call, rule: Rule) -> Rule:
-    """Maps queries and keys: to their logarithms, if features are rescaled as tokens come."""
-    ops, x = call.ops, call.x
-    phi = _map_nodes.described(x.feature_map, call.named["omega"])
-    if x.omega is None:
-        x.q, x.k = (
-            _map_nodes.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k)
-        )
-        return rule
-    if type(phi).__name__ != "PositiveRandomFeatures":
-        raise unsupported(call.name, f"the feature map {type(phi).__name__}", "another map")
-    call.sizes["f"] = phi.features(0)
-    x.q, _ = _map_nodes.logarithms(ops, phi, x.omega, x.q)
-    _, x.k = _map_nodes.logarithms(ops, phi, x.omega, x.k)
-    return RESCALED
-
-
 def _loop(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
     """The recurrence token by token, or of one token."""
     ops, x = call.ops, call.x
     if getattr(x, "scale", None) is not None and rule is not RESCALED:
         x.q = x.q * ops.number(x.scale)
     fields = [name for name in rule.fields if name != "z" or getattr(x, "normalize", True)]
-    first = [_first(call, rule, name) for name in fields]
+    first = [_first(call, name) for name in fields]
     if call.step:
         o, last = rule.token(ops, x, **dict(zip(fields, first, strict=True)))
         return o, dict(zip(fields, last, strict=True))
@@ -100,11 +82,11 @@ def _loop(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
     return o, dict(zip(fields, end, strict=True))
 
 
-def _first(call: Call, rule: Rule, name: str) -> Value:
+def _first(call: Call, name: str) -> Value:
     """A field of the state before the first token, with all leading axes."""
     ops, given = call.ops, getattr(call.x, name, None)
     if given is None:
         own = [call.sizes[letter] for letter in call.operator.description.fields[name]]
-        number = ops.number(rule.first.get(name, 0.0))
-        return ops.op.Expand(number, _shapes.shape(ops, [*call.lead, *own]))
+        first = RECURRENCES[call.operator.name].first if name == "log_scale" else 0.0
+        return ops.op.Expand(ops.number(first), _shapes.shape(ops, [*call.lead, *own]))
     return _shapes.expand(ops, given, call.lead_of(name), call.lead, call.own[name])

@@ -15,15 +15,8 @@ class Axis(NamedTuple):
     value: Value
     place: int
 
-    def same(self, other: Any) -> bool:
-        return isinstance(other, Axis) and _dim(self) == _dim(other)
-
 
 Size = int | Axis
-
-
-def _dim(x: Axis) -> Any:
-    return x.value.shape[x.place]
 
 
 def sizes(x: Value) -> list[Size]:
@@ -44,8 +37,11 @@ def broadcast(leads: Iterable[Sequence[Size]]) -> list[Size]:
 
 def same(x: Sequence[Size], y: Sequence[Size]) -> bool:
     """Whether sizes are known to be equal."""
-    pairs = zip(x, y, strict=False)
-    return len(x) == len(y) and all(a.same(b) if isinstance(a, Axis) else a == b for a, b in pairs)
+    return list(map(_dim, x)) == list(map(_dim, y))
+
+
+def _dim(x: Size) -> Any:
+    return x.value.shape[x.place] if isinstance(x, Axis) else x
 
 
 def shape(ops: Ops, given: Sequence[Size]) -> Value:

@@ -14,8 +14,8 @@ from ._graph_call import Call
 from ._recurrence_nodes import recurrence
 from ._tokens import RULES
 
-#: By operator: what adds its nodes to the graph and returns its results.
-TRANSLATIONS: dict[str, Callable[[Call], Any]] = {
+#: By operator: what adds its nodes to the graph and returns its output and its state's fields.
+TRANSLATIONS: dict[str, Callable[[Call], _others.Result]] = {
     **dict.fromkeys(RULES, recurrence),
     "noncausal": _others.noncausal,
     "softmax_attention": _others.softmax_attention,
@@ -49,6 +49,7 @@ def _translation(operator: TensorOperator, step: bool, contrib: bool) -> Callabl
     def translate(*args: Any) -> Any:
         if operator.name not in TRANSLATIONS:
             raise NotExportedError(f"linattn.torch.onnx: {operator.name} has no form in ONNX")
-        return TRANSLATIONS[operator.name](Call(operator, args, step, contrib))
+        call = Call(operator, args, step, contrib)
+        return call.results(*TRANSLATIONS[operator.name](call))
 
     return translate

@@ -9,6 +9,7 @@ gates and strengths have an axis of channels, and features are mapped.  The equa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from math import inf, log
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def selective_scan(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
 
 
 def mlstm(
-    ops: Ops, x: Any, s: Value, log_scale: Value, z: Value | None = None
+    ops: Ops, x: Any, s: Value, z: Value | None = None, *, log_scale: Value
 ) -> tuple[Value, Fields]:
     past = log_scale - ops.softplus(ops.op.Neg(x.f))  # plus log sigma(f)
     gate, write, top = _weights(ops, past, x.i)
@@ -174,32 +175,30 @@ class Rule(NamedTuple):
     """What is known of a recurrence."""
 
     token: Callable[..., tuple[Value, Fields]]
-    fields: tuple[str, ...] = ("s",)  #: of its state
-    update: str = ""  #: the update_rule of LinearAttention that it is, with these operands alone:
-    takes: tuple[str, ...] = ()
+    update: str = ""  #: the update_rule of LinearAttention, without optional operands
     past: Mapping[str, float] = MappingProxyType({})
     #: what operands are past ``key_lengths``, 0 by default
-    first: Mapping[str, float] = MappingProxyType({})  #: what a state begins with, 0 by default
     before: Callable[[Call], None] | None = None  #: computes operands of all tokens at once
     after: Callable[[Ops, Any, Value], Value] | None = None  #: the same for the output
     by_token: tuple[str, ...] = ()  #: operands that ``before`` gives an axis of tokens
 
+    @property
+    def fields(self) -> list[str]:
+        """The fields of its state, which follow the vocabulary and the operands."""
+        return [*signature(self.token).parameters][2:]
 
-SUMS = ("s", "z", "log_scale")
 
 #: By operator.
 RULES = {
-    "causal": Rule(causal, ("s", "z"), "linear"),
-    "delta": Rule(delta, update="delta", takes=("beta",)),
-    "gated": Rule(gated, update="gated", takes=("g",)),
-    "gated_delta": Rule(gated_delta, update="gated_delta", takes=("g", "beta")),
+    "causal": Rule(causal, "linear"),
+    "delta": Rule(delta, "delta"),
+    "gated": Rule(gated, "gated"),
+    "gated_delta": Rule(gated_delta, "gated_delta"),
     "dplr": Rule(dplr),
     "linear_scan": Rule(linear_scan, before=_scan_operands),
     "selective_scan": Rule(selective_scan, before=_time_steps, after=_skip_and_gate),
-    "mlstm": Rule(mlstm, SUMS, past={"i": -inf, "f": inf}, before=_default_scale),
-    "wkv": Rule(
-        wkv, SUMS, past={"k": -inf}, first={"log_scale": -inf}, before=_decays, by_token=("w",)
-    ),
+    "mlstm": Rule(mlstm, past={"i": -inf, "f": inf}, before=_default_scale),
+    "wkv": Rule(wkv, past={"k": -inf}, before=_decays, by_token=("w",)),
 }
 #: Causal with features that are rescaled as it goes.
-RESCALED = Rule(rescaled, SUMS, past={"k": -inf}, first={"log_scale": -inf})
+RESCALED = Rule(rescaled, past={"k": -inf})
