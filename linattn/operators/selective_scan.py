@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool
+from .functions import Functions
 
 SELECTIVE_SCAN = Recurrence("selective_scan", transition="elementwise", public={"gate": "z"})
+function = Functions(SELECTIVE_SCAN)
 
 
-@filled
-def selective_scan(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def selective_scan() -> None:
     """The selective state space model of Mamba.
 
     ``h_i[m, r] = exp(dt_i[m] A[m, r]) h_{i-1}[m, r] + dt_i[m] B_i[r] x_i[m]``,
@@ -81,33 +58,10 @@ def selective_scan(
     array([[3. ],
            [1.5]])
     """
-    return SELECTIVE_SCAN.forward(
-        (x, dt, A, B, C, D, z, dt_bias), softplus=softplus, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(selective_scan)
-def selective_scan_backward(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def selective_scan_backward() -> None:
     """Gradients of `selective_scan`.
 
     Exact for the equations of `selective_scan`.  The forward result is not needed.
@@ -142,29 +96,10 @@ def selective_scan_backward(
     array([[0.5],
            [1. ]])
     """
-    return SELECTIVE_SCAN.backward(
-        (x, dt, A, B, C, D, z, dt_bias), grad_out, softplus=softplus, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled
-def selective_scan_step(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    state: State,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def selective_scan_step() -> None:
     """One token of `selective_scan`.
 
     Parameters
@@ -198,10 +133,3 @@ def selective_scan_step(
     >>> y
     array([5.])
     """
-    return SELECTIVE_SCAN.step(
-        (x, dt, A, B, C, D, z, dt_bias),
-        state,
-        softplus=softplus,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike
+from .functions import Functions
 
 
 def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
@@ -20,23 +16,11 @@ def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
 
 
 WKV = Recurrence("wkv", decay=_decay)
+function = Functions(WKV)
 
 
-@filled
-def wkv(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    *,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def wkv() -> None:
     """RWKV-4's attention: a weighted mean of the values so far, each channel by itself.
 
     ``num_t = e^-w num_{t-1} + e^k_t v_t``, ``den_t = e^-w den_{t-1} + e^k_t``,
@@ -80,27 +64,10 @@ def wkv(
            [3.],
            [5.]])
     """
-    return WKV.forward(
-        (k, v, w, u), key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        state_indices=state_indices, return_state=return_state, state_at=state_at, out=out,
-    )  # fmt: skip
 
 
-@filled_like(wkv)
-def wkv_backward(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def wkv_backward() -> None:
     """Gradients of `wkv`.
 
     Exact for the equation of `wkv`.  The forward result is not needed.
@@ -127,24 +94,10 @@ def wkv_backward(
     array([[0.5],
            [0.5]])
     """
-    return WKV.backward(
-        (k, v, w, u), grad_out, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, state_indices=state_indices, grad_state=grad_state,
-        state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(wkv)
-def wkv_step(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    state: State,
-    *,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def wkv_step() -> None:
     """One token of `wkv`: read it, then let the memory decay and write to it.
 
     Parameters
@@ -173,4 +126,3 @@ def wkv_step(
     >>> o, state.s, state.z
     (array([5.]), array([15.]), array([3.]))
     """
-    return WKV.step((k, v, w, u), state, in_place=in_place, state_indices=state_indices)
