@@ -85,12 +85,7 @@ def linear_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -2)
 
 
-@_states.of_step
-def linear_scan_step(a, x, state, *, log=False):
-    """One token: ``a, x, state (..., m)``; h, and the next state, which is h."""
-    a, x, state = _wide(a, x, _array(state))
-    h = (np.exp(a) if log else a) * state + x
-    return h, h
+linear_scan_step = _states.step_of(linear_scan, "a x")
 
 
 @_states.of_sequence
@@ -184,15 +179,7 @@ def selective_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -3)
 
 
-@_states.of_step
-def selective_scan_step(x, dt, A, B, C, state, *, D=None, z=None, dt_bias=None, softplus=False):
-    """One token: ``x, dt, z (..., m)``, ``B, C (..., f)``, ``state (..., m, f)``."""
-    x, dt, B, C, z = (None if y is None else np.asarray(y)[..., None, :] for y in (x, dt, B, C, z))
-    y, state = selective_scan(
-        x, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, softplus=softplus, initial_state=state,
-        return_state=True,
-    )  # fmt: skip
-    return y[..., 0, :], state
+selective_scan_step = _states.step_of(selective_scan, "x dt B C z")
 
 
 def _array(state):
