@@ -97,10 +97,6 @@ PARAGRAPHS = {
         it has at least as many axes as each of q, k and v; a last axis of length 1 then
         applies to all channels.  It is converted to the dtype of the computation,
         float32 for 16-bit operands, and does not affect the result's dtype.""",
-    "bonus": """
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key.  With a bonus, queries read the
-        memory before their own token decays it and writes to it.  It is converted as ``g`` is.""",
     "token_g": """
     g : array_like, shape (...) or (..., d)
         Natural logarithm of the token's decay, or of the decay of each key channel.  g is
@@ -146,24 +142,6 @@ PARAGRAPHS = {
     $packed_state""",
     "packed_state": """
         With ``cu_seqlens``, {packed}.""",
-    "factors": """
-    a : array_like, broadcasting with x to (..., n, m)
-        Factors, float16, bfloat16, float32, float64, complex64 or complex128 (other dtypes are
-        cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All
-        axes broadcast: (m,) is a factor per channel, (..., n, 1) one per token.""",
-    "a_x": """
-    x : array_like, broadcasting with a to (..., n, m)
-        What is added, n tokens of m channels.""",
-    "token_a_x": """
-    a, x : array_like, broadcasting to (..., m)
-        The token's factors and what is added.""",
-    "logarithms": """
-    log : bool, default False
-        Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.""",
-    "reverse": """
-    reverse : bool, default False
-        Scan from the last token (of each sequence) to the first: the initial state is before
-        the last token, and the final one after the first.""",
     "state_indices": """
     state_indices : array_like of int, shape (B,), optional
         Makes ``initial_state`` a pool: its first axis, or with ``cu_seqlens`` that of sequences,
@@ -188,55 +166,6 @@ PARAGRAPHS = {
     "state_at_backward": """
     state_at : array_like of int, shape (positions,), optional
         As in the forward call; ``grad_state`` then has an axis of positions.""",
-    "initial_row": """
-    initial_state : State, optional
-        h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
-        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
-    "row": """
-    state : State
-        h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
-        16 bits, and ``z`` None.""",
-    "selective": """
-    x : array_like, shape (..., n, m)
-        Inputs, n tokens of m channels, float16, bfloat16, float32 or float64 (other real dtypes
-        are cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.
-    dt : array_like, shape (..., n, m)
-        Time steps.  They may be negative; the state then grows where A is negative.
-    A : array_like, shape (..., m, r)
-        Rates of each channel's state, of width r, usually negative; positive ones let it grow.
-        A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
-        operands, and do not affect the result's dtype.
-    B, C : array_like, shape (..., n, r)
-        What is written to the states, and what is read of them.""",
-    "token_selective": """
-    x, dt : array_like, shape (..., m)
-        The token's inputs and time steps.
-    A : array_like, shape (..., m, r)
-        Rates of each channel's state, of width r.
-    B, C : array_like, shape (..., r)
-        What is written to the states, and what is read of them.""",
-    "skip": """
-    D : array_like, shape (..., m), optional
-        Weight of x in the output.""",
-    "gate": """
-    z : array_like, shape (..., n, m), optional
-        Gate: its silu multiplies the output.""",
-    "token_z": """
-    z : array_like, shape (..., m), optional
-        Gate: its silu multiplies the output.""",
-    "dt_bias": """
-    dt_bias : array_like, shape (..., m), optional
-        Added to dt, before the softplus.
-    softplus : bool, default False
-        Whether the softplus of dt and its bias is the time step.""",
-    "initial_channels": """
-    initial_state : State, optional
-        The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
-        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
-    "channels": """
-    state : State
-        The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
-        16 bits, and ``z`` None.""",
     "return_state": """
     return_state : bool, default False
         Also return the state after the last token.""",
@@ -254,43 +183,6 @@ PARAGRAPHS = {
     "out": """
     out : ndarray, shape (..., n, m), optional
         Where to write the result; of the result's dtype.  It may overlap an operand.""",
-    "wkv_k": """
-    k : array_like, shape (..., n, m)
-        Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
-        rules): logarithms of weights; -inf writes nothing.  16-bit numbers are computed in
-        float32 and rounded once.""",
-    "wkv_v": """
-    v : array_like, shape (..., n, m)
-        Values.""",
-    "wkv_w": """
-    w : array_like, shape (..., m)
-        Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
-        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.""",
-    "wkv_u": """
-    u : array_like, shape (..., m)
-        Added to a token's own key as it is read; converted as ``w`` is.""",
-    "wkv_initial_state": """
-    initial_state : State, optional
-        The state before the first token: ``s`` (num) and ``z`` (den), both times e^-log_scale,
-        and ``log_scale``, each (..., m), or (..., r, m) with ``cu_seqlens``; default: nothing
-        seen, 0, 0 and -inf.""",
-    "mlstm_gates": """
-    i, f : array_like, shape (..., n)
-        Input and forget gates before their functions, exp and sigma.  They are converted to what
-        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.""",
-    "mlstm_options": """
-    scale : float, optional
-        Multiplies q; 1 / sqrt(d) by default.
-    normalize : bool, default True
-        Divide by the larger of ``|scale z.q|`` and 1.
-    eps : float, default 0.0
-        Added to the denominator times e^-m, as the published code does, which has 1e-6; unused
-        where ``normalize`` is False.""",
-    "mlstm_initial_state": """
-    initial_state : State, optional
-        The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
-        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
-        with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.""",
     "softmax_q": """
     q : array_like, shape (..., n, d)
         Queries, float32 or float64.  16-bit operands are computed in float32.  Other real

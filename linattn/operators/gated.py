@@ -21,6 +21,12 @@ def gated() -> None:
 
     Leading axes are broadcast by NumPy's rules.
 
+    Parameters
+    ----------
+    bonus : array_like, shape (..., d), optional
+        Weight u of each key channel for a token's own key.  With a bonus, queries read the
+        memory before their own token decays it and writes to it.  It is converted as ``g`` is.
+
     Returns
     -------
     o : ndarray, shape (..., n, m)

@@ -20,14 +20,20 @@ def linear_scan() -> None:
 
     Parameters
     ----------
-    $factors
-    $a_x
-    $logarithms
-    $reverse
-    $cu_seqlens
-    $initial_row
-    $return_state
-    $out
+    a : array_like, broadcasting with x to (..., n, m)
+        Factors, float16, bfloat16, float32, float64, complex64 or complex128 (other dtypes are
+        cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All
+        axes broadcast: (m,) is a factor per channel, (..., n, 1) one per token.
+    x : array_like, broadcasting with a to (..., n, m)
+        What is added, n tokens of m channels.
+    log : bool, default False
+        Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.
+    reverse : bool, default False
+        Scan from the last token (of each sequence) to the first: the initial state is before
+        the last token, and the final one after the first.
+    initial_state : State, optional
+        h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.
 
     Returns
     -------
@@ -109,10 +115,11 @@ def linear_scan_step() -> None:
 
     Parameters
     ----------
-    $token_a_x
-    $row
-    $logarithms
-    $in_place
+    a, x : array_like, broadcasting to (..., m)
+        The token's factors and what is added.
+    state : State
+        h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.
 
     Returns
     -------

@@ -32,9 +32,20 @@ def mlstm() -> None:
 
     Parameters
     ----------
-    $mlstm_gates
-    $mlstm_options
-    $mlstm_initial_state
+    i, f : array_like, shape (..., n)
+        Input and forget gates before their functions, exp and sigma.  They are converted to what
+        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.
+    scale : float, optional
+        Multiplies q; 1 / sqrt(d) by default.
+    normalize : bool, default True
+        Divide by the larger of ``|scale z.q|`` and 1.
+    eps : float, default 0.0
+        Added to the denominator times e^-m, as the published code does, which has 1e-6; unused
+        where ``normalize`` is False.
+    initial_state : State, optional
+        The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
+        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
+        with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.
 
     Returns
     -------

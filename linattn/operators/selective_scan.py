@@ -24,15 +24,28 @@ def selective_scan() -> None:
 
     Parameters
     ----------
-    $selective
-    $skip
-    $gate
-    $dt_bias
-    $key_lengths
-    $cu_seqlens
-    $initial_channels
-    $return_state
-    $out
+    x : array_like, shape (..., n, m)
+        Inputs, n tokens of m channels, float16, bfloat16, float32 or float64 (other real dtypes
+        are cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.
+    dt : array_like, shape (..., n, m)
+        Time steps.  They may be negative; the state then grows where A is negative.
+    A : array_like, shape (..., m, r)
+        Rates of each channel's state, of width r, usually negative; positive ones let it grow.
+        A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
+        operands, and do not affect the result's dtype.
+    B, C : array_like, shape (..., n, r)
+        What is written to the states, and what is read of them.
+    D : array_like, shape (..., m), optional
+        Weight of x in the output.
+    z : array_like, shape (..., n, m), optional
+        Gate: its silu multiplies the output.
+    dt_bias : array_like, shape (..., m), optional
+        Added to dt, before the softplus.
+    softplus : bool, default False
+        Whether the softplus of dt and its bias is the time step.
+    initial_state : State, optional
+        The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.
 
     Returns
     -------
@@ -104,12 +117,17 @@ def selective_scan_step() -> None:
 
     Parameters
     ----------
-    $token_selective
-    $channels
-    $skip
-    $token_z
-    $dt_bias
-    $in_place
+    x, dt : array_like, shape (..., m)
+        The token's inputs and time steps.
+    A : array_like, shape (..., m, r)
+        Rates of each channel's state, of width r.
+    B, C : array_like, shape (..., r)
+        What is written to the states, and what is read of them.
+    state : State
+        The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.
+    z : array_like, shape (..., m), optional
+        Gate: its silu multiplies the output.
 
     Returns
     -------

@@ -32,11 +32,21 @@ def wkv() -> None:
 
     Parameters
     ----------
-    $wkv_k
-    $wkv_v
-    $wkv_w
-    $wkv_u
-    $wkv_initial_state
+    k : array_like, shape (..., n, m)
+        Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
+        rules): logarithms of weights; -inf writes nothing.  16-bit numbers are computed in
+        float32 and rounded once.
+    v : array_like, shape (..., n, m)
+        Values.
+    w : array_like, shape (..., m)
+        Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
+        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.
+    u : array_like, shape (..., m)
+        Added to a token's own key as it is read; converted as ``w`` is.
+    initial_state : State, optional
+        The state before the first token: ``s`` (num) and ``z`` (den), both times e^-log_scale,
+        and ``log_scale``, each (..., m), or (..., r, m) with ``cu_seqlens``; default: nothing
+        seen, 0, 0 and -inf.
 
     Returns
     -------
