@@ -68,10 +68,9 @@ class Bridge(NamedTuple):
     made: str  #: the annotation of a result
     words: templates.Vocabulary = templates.NUMPY
     annotations: Mapping[str, str] = {}  #: of parameters that take other types than NumPy's
-    without: tuple[str, ...] = ()  #: parameters left out, and paragraphs
+    without: tuple[str, ...] = ()  #: parameters left out, paragraphs and errors
     added: tuple[Added, ...] = ()
-    raises: tuple[templates.Raised, ...] = ()  #: in place of NumPy's
-    also_raises: tuple[templates.Raised, ...] = ()  #: beside NumPy's
+    raises: tuple[templates.Raised, ...] = ()  #: beside NumPy's, or in place of those alike
     notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
     functions: tuple[str, ...] = ()  #: those beside the recurrences
     examples: Mapping[
@@ -197,9 +196,10 @@ def _sections(
 ) -> dict[str, str]:
     """The docstring of a bridge's function, by sections."""
     texts = templates.sections(
-        function, takes, bridge.words, without=bridge.without, raises=raises or bridge.raises,
-        also_raises=() if raises else bridge.also_raises,
-    )  # fmt: skip
+        function, takes, bridge.words, without=bridge.without, raises=bridge.raises
+    )
+    if raises:
+        texts["Raises"] = templates.listed(raises, takes)
     texts[""] = f"{texts[''].strip()}\n\n{summary.strip()}"
     entries = (inspect.cleandoc(x.text) for x in added)
     texts["Parameters"] = "\n".join((texts.get("Parameters", ""), *entries))

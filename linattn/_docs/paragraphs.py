@@ -26,7 +26,8 @@ class Raised(NamedTuple):
         return f"If {listed} {self.text}." if names else ""
 
 
-_ERRORS = (
+#: The conditions of functions of NumPy arrays.
+ERRORS = (
     Raised("TypeError", "", "an operand is {refused}"),
     Raised("TypeError", "eps scale", "is not a number"),
     Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
@@ -34,7 +35,7 @@ _ERRORS = (
     Raised("TypeError", "activation", "is neither a string nor None"),
     Raised("TypeError", "key_lengths cu_seqlens", "does not hold integers"),
     Raised("TypeError", "state_indices state_at", "does not hold integers"),
-    Raised("TypeError", "initial_state grad_state state", "is not {state} or has the wrong dtype"),
+    Raised("TypeError", "initial_state grad_state state", "is not {holder} or has the wrong dtype"),
     Raised("TypeError", "out", "is not {array} or has the wrong dtype"),
     Raised("ValueError", "", "shapes do not match"),
     Raised("ValueError", "eps scale", "is not finite"),
@@ -51,17 +52,10 @@ _ERRORS = (
     Raised("MemoryError", "", "there is not enough memory for the result or the scratch"),
 )
 
-
-def _errors(state: str, z: str) -> tuple[Raised, ...]:
-    return tuple(
-        x._replace(text=x.text.replace("{state}", state).replace("{z}", z)) for x in _ERRORS
-    )
-
-
-#: By name: conditions of the section Raises.
+#: By name: what the conditions say of states.
 RAISES = {
-    "raises": _errors("a State", " or a wrong ``z``"),
-    "raises_of_convolutions": _errors("{array}", ""),
+    "raises": {"holder": "a State", "z": " or a wrong ``z``"},
+    "raises_of_convolutions": {"holder": "{array}", "z": ""},
 }
 
 #: By name of a paragraph: the parameter without which it is left out.

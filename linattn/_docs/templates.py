@@ -11,12 +11,12 @@ with its own words, parameters and errors (`sections`; see `_bridges.bridge`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .._linattn import operators
 from ..feature_maps import NAMES
-from .paragraphs import NEEDS, PARAGRAPHS, RAISES
+from .paragraphs import ERRORS, NEEDS, PARAGRAPHS, RAISES
 from .paragraphs import Raised as Raised
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,12 +68,11 @@ def sections(
     *,
     without: Collection[str] = (),
     raises: Sequence[Raised] = (),
-    also_raises: Sequence[Raised] = (),
 ) -> dict[str, str]:
     """The docstring of f by titles; "" is the title of the text before the first section.
 
-    It describes a function with the parameters ``takes``, without the paragraphs named in
-    ``without``.  ``raises`` replaces f's errors, ``also_raises`` adds to them.
+    It describes a function with the parameters ``takes``, without the paragraphs and errors of the
+    names ``without``.  ``raises`` are more conditions; one replaces that of its error and names.
     """
     if _takes_complex(f):
         words = words._replace(refused=words.refused.removeprefix("complex, ").removeprefix("or "))
@@ -81,11 +80,13 @@ def sections(
     left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
     made = {}
     for title, text in _template(f).items():
-        rows = RAISES.get(text.strip().removeprefix("$"), ())
-        if title == "Raises" and (rows or raises):
-            text = _listed((*(raises or rows), *also_raises), takes)
-        else:
-            text = _expanded(text, left_out)
+        of_states = RAISES.get(text.strip().removeprefix("$"))
+        if of_states is not None:
+            instead = {x[:2] for x in raises if x.names}
+            rows = (x for x in ERRORS if x.error not in without and x[:2] not in instead)
+            text = listed((*rows, *raises), takes)
+            places = of_states | places
+        text = _expanded(text, left_out)
         if title in ("Parameters", "Returns"):
             text = text.replace("array_like", words.given).replace("ndarray", words.made)
         if title == "Parameters":
@@ -200,7 +201,7 @@ def _names(entry: str) -> set[str]:
     return {x.strip().lstrip("*") for x in entry.partition(" : ")[0].split(",")}
 
 
-def _listed(rows: Sequence[Raised], takes: Collection[str]) -> str:
+def listed(rows: Iterable[Raised], takes: Collection[str]) -> str:
     """Errors, each with its conditions."""
     found: dict[str, list[str]] = {}
     for row in rows:
