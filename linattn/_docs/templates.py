@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from .._linattn import operators
 from ..feature_maps import NAMES
-from .paragraphs import ERRORS, NEEDS, PARAGRAPHS, RAISES
-from .paragraphs import Raised as Raised
+from . import paragraphs
+from .errors import ERRORS, RAISES
+from .errors import Raised as Raised
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +40,8 @@ TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References"
 #: Sections that a template has from the function that it follows.
 _INHERITED = {"Raises", "References"}
 _MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
+#: By name of a paragraph: the parameter without which it is left out.
+NEEDS = {"packed_state": "cu_seqlens", "final_state": "return_state"}
 #: By module and name of a function: its template, by sections.
 _TEMPLATES: dict[tuple[str, str], dict[str, str]] = {}
 
@@ -167,9 +170,13 @@ def split(text: str) -> dict[str, str]:
     lines = text.split("\n")
     titles = [i for i, line in enumerate(lines[1:]) if line and line == "-" * len(lines[i])]
     found = {"": "\n".join(lines[: titles[0] if titles else None])}
-    for first, end in zip(titles, [*titles[1:], len(lines)], strict=True):
+    for first, end in zip(titles, [*titles[1:], len(lines)], strict=False):
         found[lines[first]] = "\n".join(lines[first + 2 : end])
     return found
+
+
+#: By name; none under python -OO.
+PARAGRAPHS = {name: text.strip("\n") for name, text in split(paragraphs.__doc__ or "").items()}
 
 
 def _expanded(text: str, left_out: Collection[str], keep: Collection[str] = ()) -> str:
@@ -180,8 +187,7 @@ def _expanded(text: str, left_out: Collection[str], keep: Collection[str] = ()) 
         if not line.startswith("$") or name in keep:
             lines.append(line)
         elif name not in left_out:
-            paragraph = "\n".join(x[4:] for x in PARAGRAPHS[name].split("\n")[1:])
-            lines.append(_expanded(paragraph, left_out, keep))
+            lines.append(_expanded(PARAGRAPHS[name], left_out, keep))
     return "\n".join(lines)
 
 
