@@ -47,29 +47,6 @@ def _without_tokens(remark: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, remark.format(name)) for name in names)
 
 
-#: The functions of NumPy arrays themselves, whose stubs tell type checkers what they return.
-ARRAYS = Bridge(
-    module="linattn",
-    public="linattn",
-    imports="",
-    summary="",
-    given="ArrayLike",
-    made="Array",
-    functions=tuple(
-        name + end
-        for name, ends in (
-            ("causal_conv1d", ("", "_backward", "_step")),
-            ("fused_gated_delta_step", ("",)),
-            ("fused_gated_step", ("",)),
-            ("linformer", ("", "_backward")),
-            ("log_decay", ("", "_backward")),
-            ("softmax_attention", ("", "_backward")),
-        )
-        for end in ends
-    ),
-    examples=dict.fromkeys(("forward", "backward", "step"), ""),
-)
-
 DASK = Bridge(
     module="linattn.dask",
     public="linattn.dask",
