@@ -113,20 +113,15 @@ def _completed(f: Callable[..., Any], inherited: Mapping[str, str]) -> dict[str,
     for text in (texts.get("Parameters", ""), inherited.get("Parameters", "")):
         for entry in _entries(_expanded(text, (), keep=NEEDS)):
             entries = dict.fromkeys(_names(entry), entry) | entries
-    each = (
-        _of_form(f, x) or entries.get(x) or _expanded(f"${x}", (), keep=NEEDS)
-        for x in _parameters(f)
-    )
+    takes = _parameters(f)
+    # Gradients and steps have paragraphs of their own for some parameters of the forward.
+    form = "_step" if "in_place" in takes else "_backward" if "grad_state" in takes else ""
+    each = []
+    for x in takes:
+        own = PARAGRAPHS.get(f"{x}{form}") if form else None
+        each.append(own or entries.get(x) or _expanded(f"${x}", (), keep=NEEDS))
     texts["Parameters"] = "\n".join(dict.fromkeys(each))
     return {"Raises": "$raises"} | {x: inherited[x] for x in _INHERITED & {*inherited}} | texts
-
-
-def _of_form(f: Callable[..., Any], name: str) -> str:
-    """The entry of a parameter that gradients or steps have in place of the forward's, or ""."""
-    takes = _parameters(f)
-    form = "step" if "in_place" in takes else "backward" if "grad_state" in takes else ""
-    found = f"{name}_{form}"
-    return _expanded(f"${found}", (), keep=NEEDS) if found in PARAGRAPHS else ""
 
 
 def _places(f: Callable[..., Any]) -> dict[str, str]:
