@@ -23,7 +23,7 @@ TOY = bridge.Bridge(
     annotations={"feature_map": "Any"},
     without=("out", "rescaling"),
     added=(bridge.Added("colour", "str", "\ncolour : str\n    Of the toys.", False, ("forward",)),),
-    also_raises=(
+    raises=(
         templates.Raised("TypeError", "g", "is blue"),
         templates.Raised("OSError", "", "the box is closed"),
     ),

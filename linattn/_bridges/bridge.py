@@ -27,9 +27,7 @@ a build runs, writes the same signatures to linattn/_signatures.
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -37,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import linattn
 
 from .._call.recurrence import RECURRENCES
+from .._core.compiled import calling
 from .._docs import templates
 
 if TYPE_CHECKING:
@@ -70,10 +69,9 @@ class Bridge(NamedTuple):
     blocks: bool = False  #: whether it cuts sequences, of recurrences that allow it
     words: templates.Vocabulary = templates.NUMPY
     annotations: Mapping[str, str] = {}  #: of parameters that take other types than NumPy's
-    without: tuple[str, ...] = ()  #: parameters left out, and paragraphs
+    without: tuple[str, ...] = ()  #: parameters left out, paragraphs and errors
     added: tuple[Added, ...] = ()
-    raises: tuple[templates.Raised, ...] = ()  #: in place of NumPy's
-    also_raises: tuple[templates.Raised, ...] = ()  #: beside NumPy's
+    raises: tuple[templates.Raised, ...] = ()  #: beside NumPy's, or in place of those alike
     notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
     functions: tuple[str, ...] = ()  #: those beside the recurrences
     examples: Mapping[
@@ -135,7 +133,7 @@ def made(
     ``example`` and ``raises`` stand in place of the bridge's.
     """
     signature = signature_of(function, bridge, added)
-    result = _compiled(function.__name__, signature, call, operands, bridge.module)
+    result = calling(call, function.__name__, signature, bridge.module, operands)
     if function.__doc__ is not None:  # python -OO
         summary = bridge.summary.format(name=function.__name__)
         texts = _sections(function, signature.parameters, bridge, added, raises, summary)
@@ -190,48 +188,6 @@ def _named(annotation: str, bridge: Bridge) -> str:
     return re.sub(r"\bArray(Like)?\b", lambda found: names[found[0]], annotation)
 
 
-def _compiled(
-    name: str, signature: inspect.Signature, call: Function, operands: Sequence[str], module: str
-) -> Any:
-    """A function that calls ``call`` with its arguments, but ``operands`` as a tuple."""
-    taken = [x for x in operands if x in signature.parameters]
-    arguments = [f"({', '.join(taken)},)"] if taken else []
-    places: dict[Any, str] = {Parameter.KEYWORD_ONLY: "{0}={0}", Parameter.VAR_POSITIONAL: "*{0}"}
-    for x in signature.parameters.values():
-        if x.name not in operands:
-            arguments.append(places.get(x.kind, "{0}").format(x.name))
-    return compiled(name, signature, module, f"call({', '.join(arguments)})", call=call)
-
-
-def compiled(
-    name: str, signature: inspect.Signature, module: str, result: str, **names: Any
-) -> Any:
-    """A function of that signature, compiled from its text, as `dataclasses` does it: binding
-    ``*args`` and ``**kwargs`` would slow every call.
-
-    It returns ``result``, an expression in its parameters and in ``names``.  Its module is where it
-    is pickled from.  Tracebacks and debuggers find its text in linecache.
-    """
-    parameters = signature.parameters.values()
-    bare = signature.replace(
-        parameters=[x.replace(annotation=x.empty) for x in parameters],
-        return_annotation=signature.empty,
-    )
-    text = (
-        f"def make({', '.join(names)}):\n    def {name}{bare}:\n        return {result}\n"
-        f"    return {name}\n"
-    )
-    file = f"<{module}.{name}>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    scope: dict[str, Any] = {}
-    exec(compile(text, file, "exec"), vars(sys.modules[module]), scope)
-    made = scope["make"](**names)
-    made.__qualname__ = name
-    made.__annotations__ = {x.name: x.annotation for x in parameters}
-    made.__annotations__["return"] = signature.return_annotation
-    return made
-
-
 def _sections(
     function: Function,
     takes: Collection[str],
@@ -242,9 +198,10 @@ def _sections(
 ) -> dict[str, str]:
     """The docstring of a bridge's function, by sections."""
     texts = templates.sections(
-        function, takes, bridge.words, without=bridge.without, raises=raises or bridge.raises,
-        also_raises=() if raises else bridge.also_raises,
-    )  # fmt: skip
+        function, takes, bridge.words, without=bridge.without, raises=bridge.raises
+    )
+    if raises:
+        texts["Raises"] = templates.listed(raises, takes)
     texts[""] = f"{texts[''].strip()}\n\n{summary.strip()}"
     entries = (inspect.cleandoc(x.text) for x in added)
     texts["Parameters"] = "\n".join((texts.get("Parameters", ""), *entries))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import linattn
 
@@ -17,7 +17,7 @@ from ..feature_maps import NAMES
 from ..ufuncs import __all__ as gufuncs
 from .bridge import Bridge, functions, signature_of
 from .generic_stubs import HEAD, names, public, write
-from .rows import ARRAYS, BRIDGES
+from .rows import BRIDGES
 
 
 def stubs() -> dict[str, str]:
@@ -28,25 +28,39 @@ def stubs() -> dict[str, str]:
     return {
         "ufuncs.pyi": f"{HEAD}{imports}\n__all__ = [\n{listed}]\n\n{each}",
         "_signatures/__init__.pyi": names(f"Literal{[*NAMES]}"),
+        "_signatures/arrays.pyi": _signatures("", _of_arrays()),
         **{
-            f"_signatures/{library}.pyi": HEAD + _signatures(bridge)
-            for library, bridge in {"arrays": ARRAYS, **BRIDGES}.items()
+            f"_signatures/{library}.pyi": _signatures(bridge.imports, _of_bridge(bridge))
+            for library, bridge in BRIDGES.items()
         },
     }
 
 
-def _signatures(bridge: Bridge) -> str:
-    """The functions of a bridge."""
-    made = [(name, added) for name, _, _, added in functions(bridge)]
-    made += [(name, ()) for name in bridge.functions]
-    text = "\n".join(
-        line
-        for name, added in made
-        for line in _function(name, signature_of(getattr(linattn, name), bridge, added))
-    )
+def _of_arrays() -> dict[str, inspect.Signature]:
+    """The operators; those for streams are not imported from the stub."""
+    found = {name: getattr(linattn, name) for name in linattn.__all__}
+    modules = {name: getattr(f, "__module__", "") for name, f in found.items()}
+    return {
+        name: inspect.signature(found[name])
+        for name, module in modules.items()
+        if module.startswith("linattn.operators.") and not module.endswith(".streaming")
+    }
+
+
+def _of_bridge(bridge: Bridge) -> dict[str, inspect.Signature]:
+    made = {name: added for name, _, _, added in functions(bridge)}
+    return {
+        name: signature_of(getattr(linattn, name), bridge, added)
+        for name, added in (made | dict.fromkeys(bridge.functions, ())).items()
+    }
+
+
+def _signatures(imports: str, signatures: Mapping[str, inspect.Signature]) -> str:
+    """The text of functions with these signatures."""
+    text = "\n".join(line for row in signatures.items() for line in _function(*row))
     used = sorted(set(re.findall(r"\w+", text)) & set(public("_types.py")))
     return (
-        f"from typing import Any, Literal, overload\n\n{bridge.imports}\n\n"
+        f"{HEAD}from typing import Any, Literal, overload\n\n{imports}\n\n"
         f"from linattn._types import {', '.join(used)}\n\n{text}\n"
     )
 

@@ -1,9 +1,9 @@
 """Forward, backward and step of every recurrence, from its rows in operators.def.
 
-A public function is a docstring and one call of `forward`, `backward` or `step`.  These are long
-because of their options, and stand together because they read a call in the same way: they check
-the operands, choose the gufunc, read states and packed sequences, apply maps that are objects, and
-sum gradients over broadcast axes.
+A public function is a docstring and one call of `forward`, `backward` or `step`, which
+`operators.functions` makes.  These are long because of their options, and stand together because
+they read a call in the same way: they check the operands, choose the gufunc, read states and packed
+sequences, apply maps that are objects, and sum gradients over broadcast axes.
 
 A recurrence "fade" with one gate a token, or one a key channel, has these rows::
 

@@ -1,319 +1,215 @@
-"""What docstrings have in common: errors, and descriptions of parameters and results.
+"""Descriptions of parameters and results, and remarks, each under its name.
 
-`templates.templates` puts them into templates.
+`templates` puts them in place of ``$name``, and fills in the words in braces.
+
+q
+-
+q : array_like, shape (..., n, d)
+    Queries, float16, bfloat16, float32 or float64.  Other real dtypes are cast by
+    {library}'s rules.  16-bit operands are computed in float32 and rounded once.
+
+k
+-
+k : array_like, shape (..., n, d)
+    Keys.
+
+v
+-
+v : array_like, shape (..., n, m)
+    Values.
+
+all_keys
+--------
+k : array_like, shape (..., s, d)
+    Keys.
+
+all_values
+----------
+v : array_like, shape (..., s, m)
+    Values.
+
+token
+-----
+q, k : array_like, shape (..., d)
+    Query and key of the token.
+v : array_like, shape (..., m)
+    Its value.
+
+g
+-
+g : array_like, shape (..., n) or (..., n, d)
+    Natural logarithm of the decay, one per token or one per token and key channel: 0
+    keeps the memory, -inf clears it, a positive value makes it grow.  g is (..., n, d) if
+    it has at least as many axes as each of q, k and v; a last axis of length 1 then
+    applies to all channels.  It is converted to the dtype of the computation,
+    float32 for 16-bit operands, and does not affect the result's dtype.
+
+token_g
+-------
+g : array_like, shape (...) or (..., d)
+    Natural logarithm of the token's decay, or of the decay of each key channel.  g is
+    (..., d) if it has at least as many axes as each of q, k and v.
+
+beta
+----
+beta : array_like, shape (..., n) or (..., n, m)
+    Write strength, one per token or one per token and value channel.  beta is (..., n, m)
+    if it has at least as many axes as each of q, k and v; a last axis of length 1 then
+    applies to all channels.
+
+token_beta
+----------
+beta : array_like, shape (...) or (..., m)
+    Write strength of the token, or of each of its value channels.  beta is (..., m) if it
+    has at least as many axes as each of q, k and v; a last axis of length 1 then applies
+    to all channels.
+
+state
+-----
+state : State
+    The state before the token, of the result's dtype, or float32 if that has 16 bits:
+    {state}.
+
+feature_map
+-----------
+feature_map : {maps} or FeatureMap
+    The map phi of q and k, ``{default}`` by default.  ``'elu'`` is ``elu(x) + 1``.  An
+    object of `linattn.feature_maps` stores phi(q) and phi(k) in separate {arrays}.
+
+normalize
+---------
+normalize : bool, default True
+    Divide by the sum of the weights.
+
+eps
+---
+eps : float, default 1e-6
+    Added once, to the whole denominator.  Not used if ``normalize`` is False.
+
+scale
+-----
+scale : float, default 1.0
+    Multiplies {scaled}.
+
+key_lengths
+-----------
+key_lengths : array_like of int, broadcasting to the leading axes, optional
+    How many tokens have a key.  Keys, values and everything else that is written from
+    there on are ignored.  All outputs are computed; one without any key or state is 0.
+
+cu_seqlens
+----------
+cu_seqlens : array_like of int, shape (sequences + 1,), optional
+    Bounds of sequences packed along n: sequence i is ``cu_seqlens[i]`` to
+    ``cu_seqlens[i + 1]`` and has its own state.  Sequences may be empty.
+
+initial_state
+-------------
+initial_state : State, optional
+    The state before the first token, {state}; zeros by default.
+$packed_state
+
+packed_state
+------------
+    With ``cu_seqlens``, {packed}.
+
+state_indices
+-------------
+state_indices : array_like of int, shape (B,), optional
+    Makes ``initial_state`` a pool: its first axis, or with ``cu_seqlens`` that of sequences,
+    has any number of rows, and entry i of the batch begins with row ``state_indices[i]``.
+    With ``return_state`` the state after the last token is written to that row, no other row
+    changes, and the pool is returned.
+
+state_indices_backward
+----------------------
+state_indices : array_like of int, shape (B,), optional
+    As in the forward call; ``initial_state`` is the pool as it was before that call.  The
+    gradient of the states is that of the rows, in the order of the indices.
+
+state_indices_step
+------------------
+state_indices : array_like of int, shape (B,), optional
+    Makes ``state`` a pool, whose first axis has any number of rows: entry i of the batch
+    updates row ``state_indices[i]``, always in place.  No other row changes, and the pool is
+    returned.
+
+state_at
+--------
+state_at : array_like of int, shape (positions,), optional
+    Numbers of tokens, 0 to n.  ``return_state`` then returns the states after each of these
+    numbers of tokens instead of the last state, with an axis of positions where packed
+    sequences have theirs.  The tokens between two positions are computed by themselves, a
+    single one as a step.  Not with ``cu_seqlens``.
+
+state_at_backward
+-----------------
+state_at : array_like of int, shape (positions,), optional
+    As in the forward call; ``grad_state`` then has an axis of positions.
+
+return_state
+------------
+return_state : bool, default False
+    Also return the state after the last token.
+
+grad_out
+--------
+grad_out : array_like, shape (..., n, m)
+    The gradient of a scalar with respect to the output.  It may be an expanded
+    (zero-stride) view.
+
+grad_state
+----------
+grad_state : State, optional
+    The gradient with respect to the final state.
+
+in_place
+--------
+in_place : bool, default False
+    Write the new state to the {arrays} of ``state`` and return them.  They must be
+    writeable and have all leading axes.
+
+out
+---
+out : ndarray, shape (..., n, m), optional
+    Where to write the result; of the result's dtype.  It may overlap an operand.
+
+softmax_q
+---------
+q : array_like, shape (..., n, d)
+    Queries, float32 or float64.  16-bit operands are computed in float32.  Other real
+    dtypes are cast by {library}'s rules.
+
+softmax_scale
+-------------
+scale : float, optional
+    1 / sqrt(d) by default.
+
+final_state
+-----------
+state : State
+    Only with ``return_state``: the state after the last token, with the fields of
+    ``initial_state``.  You can cut a sequence anywhere and continue from it.
+
+after_token
+-----------
+o : ndarray, shape (..., m)
+state : State
+    The state after the token.
+
+rescaling
+---------
+`linattn.feature_maps.PositiveRandomFeatures` avoids this: it rescales as it goes.
+
+gradients
+---------
+dq, dk, dv : ndarray
+    Gradients, in the shapes of q, k and v.  Those of a broadcast operand are summed over
+    the axes it was broadcast along.
+
+gradient_of_state
+-----------------
+state : State
+    The gradient of the initial state, in its shape.  Only if ``initial_state`` or
+    ``grad_state`` is given.
 """
-
-from __future__ import annotations
-
-from collections.abc import Collection
-from typing import NamedTuple
-
-
-class Raised(NamedTuple):
-    """A condition in the section Raises, left out if the function takes none of its names."""
-
-    error: str
-    names: str  #: parameters, separated by blanks; "" applies to every function
-    text: str
-
-    def sentence(self, takes: Collection[str]) -> str:
-        """The condition for the parameters that are taken; "" if it applies to none."""
-        if not self.names:
-            return f"If {self.text}."
-        names = [f"``{name}``" for name in self.names.split() if name in takes]
-        *first, last = names or [""]
-        listed = f"{', '.join(first)} or {last}" if first else last
-        return f"If {listed} {self.text}." if names else ""
-
-
-_ERRORS = (
-    Raised("TypeError", "", "an operand is {refused}"),
-    Raised("TypeError", "eps scale", "is not a number"),
-    Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
-    Raised("TypeError", "feature_map", "is neither a name nor a map"),
-    Raised("TypeError", "activation", "is neither a string nor None"),
-    Raised("TypeError", "key_lengths cu_seqlens", "does not hold integers"),
-    Raised("TypeError", "state_indices state_at", "does not hold integers"),
-    Raised("TypeError", "initial_state grad_state state", "is not {state} or has the wrong dtype"),
-    Raised("TypeError", "out", "is not {array} or has the wrong dtype"),
-    Raised("ValueError", "", "shapes do not match"),
-    Raised("ValueError", "eps scale", "is not finite"),
-    Raised("ValueError", "eps norm_eps", "is negative"),
-    Raised("ValueError", "feature_map", "is not the name of a map"),
-    Raised("ValueError", "activation", "is unknown"),
-    Raised("ValueError", "key_lengths cu_seqlens", "does not match the tokens"),
-    Raised("ValueError", "state_indices", "is out of range, or has a row twice that is written"),
-    Raised("ValueError", "state_at", "is out of range, or given with ``cu_seqlens``"),
-    Raised("ValueError", "initial_state grad_state state", "has the wrong shape{z}"),
-    Raised("ValueError", "in_place", "is True and the state is read-only or lacks leading axes"),
-    Raised("ValueError", "in_place", "is True and elements of the state overlap in memory"),
-    Raised("ValueError", "out", "has the wrong shape, is read-only, or overlaps itself"),
-    Raised("MemoryError", "", "there is not enough memory for the result or the scratch"),
-)
-
-
-def _errors(state: str, z: str) -> tuple[Raised, ...]:
-    return tuple(
-        x._replace(text=x.text.replace("{state}", state).replace("{z}", z)) for x in _ERRORS
-    )
-
-
-#: By name: conditions of the section Raises.
-RAISES = {
-    "raises": _errors("a State", " or a wrong ``z``"),
-    "raises_of_convolutions": _errors("{array}", ""),
-}
-
-#: By name of a paragraph: the parameter without which it is left out.
-NEEDS = {"packed_state": "cu_seqlens", "final_state": "return_state"}
-
-#: Descriptions of parameters and results, and remarks, by name.  `sections` fills in the {words}.
-PARAGRAPHS = {
-    "q": """
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64.  Other real dtypes are cast by
-        {library}'s rules.  16-bit operands are computed in float32 and rounded once.""",
-    "k": """
-    k : array_like, shape (..., n, d)
-        Keys.""",
-    "v": """
-    v : array_like, shape (..., n, m)
-        Values.""",
-    "all_keys": """
-    k : array_like, shape (..., s, d)
-        Keys.""",
-    "all_values": """
-    v : array_like, shape (..., s, m)
-        Values.""",
-    "token": """
-    q, k : array_like, shape (..., d)
-        Query and key of the token.
-    v : array_like, shape (..., m)
-        Its value.""",
-    "g": """
-    g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay, one per token or one per token and key channel: 0
-        keeps the memory, -inf clears it, a positive value makes it grow.  g is (..., n, d) if
-        it has at least as many axes as each of q, k and v; a last axis of length 1 then
-        applies to all channels.  It is converted to the dtype of the computation,
-        float32 for 16-bit operands, and does not affect the result's dtype.""",
-    "bonus": """
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key.  With a bonus, queries read the
-        memory before their own token decays it and writes to it.  It is converted as ``g`` is.""",
-    "token_g": """
-    g : array_like, shape (...) or (..., d)
-        Natural logarithm of the token's decay, or of the decay of each key channel.  g is
-        (..., d) if it has at least as many axes as each of q, k and v.""",
-    "beta": """
-    beta : array_like, shape (..., n) or (..., n, m)
-        Write strength, one per token or one per token and value channel.  beta is (..., n, m)
-        if it has at least as many axes as each of q, k and v; a last axis of length 1 then
-        applies to all channels.""",
-    "token_beta": """
-    beta : array_like, shape (...) or (..., m)
-        Write strength of the token, or of each of its value channels.  beta is (..., m) if it
-        has at least as many axes as each of q, k and v; a last axis of length 1 then applies
-        to all channels.""",
-    "state": """
-    state : State
-        The state before the token, of the result's dtype, or float32 if that has 16 bits:
-        {state}.""",
-    "feature_map": """
-    feature_map : {maps} or FeatureMap
-        The map phi of q and k, ``{default}`` by default.  ``'elu'`` is ``elu(x) + 1``.  An
-        object of `linattn.feature_maps` stores phi(q) and phi(k) in separate {arrays}.""",
-    "normalize": """
-    normalize : bool, default True
-        Divide by the sum of the weights.""",
-    "eps": """
-    eps : float, default 1e-6
-        Added once, to the whole denominator.  Not used if ``normalize`` is False.""",
-    "scale": """
-    scale : float, default 1.0
-        Multiplies {scaled}.""",
-    "key_lengths": """
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        How many tokens have a key.  Keys, values and everything else that is written from
-        there on are ignored.  All outputs are computed; one without any key or state is 0.""",
-    "cu_seqlens": """
-    cu_seqlens : array_like of int, shape (sequences + 1,), optional
-        Bounds of sequences packed along n: sequence i is ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]`` and has its own state.  Sequences may be empty.""",
-    "initial_state": """
-    initial_state : State, optional
-        The state before the first token, {state}; zeros by default.
-    $packed_state""",
-    "packed_state": """
-        With ``cu_seqlens``, {packed}.""",
-    "factors": """
-    a : array_like, broadcasting with x to (..., n, m)
-        Factors, float16, bfloat16, float32, float64, complex64 or complex128 (other dtypes are
-        cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All
-        axes broadcast: (m,) is a factor per channel, (..., n, 1) one per token.""",
-    "a_x": """
-    x : array_like, broadcasting with a to (..., n, m)
-        What is added, n tokens of m channels.""",
-    "token_a_x": """
-    a, x : array_like, broadcasting to (..., m)
-        The token's factors and what is added.""",
-    "logarithms": """
-    log : bool, default False
-        Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.""",
-    "reverse": """
-    reverse : bool, default False
-        Scan from the last token (of each sequence) to the first: the initial state is before
-        the last token, and the final one after the first.""",
-    "state_indices": """
-    state_indices : array_like of int, shape (B,), optional
-        Makes ``initial_state`` a pool: its first axis, or with ``cu_seqlens`` that of sequences,
-        has any number of rows, and entry i of the batch begins with row ``state_indices[i]``.
-        With ``return_state`` the state after the last token is written to that row, no other row
-        changes, and the pool is returned.""",
-    "state_indices_backward": """
-    state_indices : array_like of int, shape (B,), optional
-        As in the forward call; ``initial_state`` is the pool as it was before that call.  The
-        gradient of the states is that of the rows, in the order of the indices.""",
-    "state_indices_step": """
-    state_indices : array_like of int, shape (B,), optional
-        Makes ``state`` a pool, whose first axis has any number of rows: entry i of the batch
-        updates row ``state_indices[i]``, always in place.  No other row changes, and the pool is
-        returned.""",
-    "state_at": """
-    state_at : array_like of int, shape (positions,), optional
-        Numbers of tokens, 0 to n.  ``return_state`` then returns the states after each of these
-        numbers of tokens instead of the last state, with an axis of positions where packed
-        sequences have theirs.  The tokens between two positions are computed by themselves, a
-        single one as a step.  Not with ``cu_seqlens``.""",
-    "state_at_backward": """
-    state_at : array_like of int, shape (positions,), optional
-        As in the forward call; ``grad_state`` then has an axis of positions.""",
-    "initial_row": """
-    initial_state : State, optional
-        h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
-        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
-    "row": """
-    state : State
-        h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
-        16 bits, and ``z`` None.""",
-    "selective": """
-    x : array_like, shape (..., n, m)
-        Inputs, n tokens of m channels, float16, bfloat16, float32 or float64 (other real dtypes
-        are cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.
-    dt : array_like, shape (..., n, m)
-        Time steps.  They may be negative; the state then grows where A is negative.
-    A : array_like, shape (..., m, r)
-        Rates of each channel's state, of width r, usually negative; positive ones let it grow.
-        A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
-        operands, and do not affect the result's dtype.
-    B, C : array_like, shape (..., n, r)
-        What is written to the states, and what is read of them.""",
-    "token_selective": """
-    x, dt : array_like, shape (..., m)
-        The token's inputs and time steps.
-    A : array_like, shape (..., m, r)
-        Rates of each channel's state, of width r.
-    B, C : array_like, shape (..., r)
-        What is written to the states, and what is read of them.""",
-    "skip": """
-    D : array_like, shape (..., m), optional
-        Weight of x in the output.""",
-    "gate": """
-    z : array_like, shape (..., n, m), optional
-        Gate: its silu multiplies the output.""",
-    "token_z": """
-    z : array_like, shape (..., m), optional
-        Gate: its silu multiplies the output.""",
-    "dt_bias": """
-    dt_bias : array_like, shape (..., m), optional
-        Added to dt, before the softplus.
-    softplus : bool, default False
-        Whether the softplus of dt and its bias is the time step.""",
-    "initial_channels": """
-    initial_state : State, optional
-        The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
-        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
-    "channels": """
-    state : State
-        The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
-        16 bits, and ``z`` None.""",
-    "return_state": """
-    return_state : bool, default False
-        Also return the state after the last token.""",
-    "grad_out": """
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output.  It may be an expanded
-        (zero-stride) view.""",
-    "grad_state": """
-    grad_state : State, optional
-        The gradient with respect to the final state.""",
-    "in_place": """
-    in_place : bool, default False
-        Write the new state to the {arrays} of ``state`` and return them.  They must be
-        writeable and have all leading axes.""",
-    "out": """
-    out : ndarray, shape (..., n, m), optional
-        Where to write the result; of the result's dtype.  It may overlap an operand.""",
-    "wkv_k": """
-    k : array_like, shape (..., n, m)
-        Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
-        rules): logarithms of weights; -inf writes nothing.  16-bit numbers are computed in
-        float32 and rounded once.""",
-    "wkv_v": """
-    v : array_like, shape (..., n, m)
-        Values.""",
-    "wkv_w": """
-    w : array_like, shape (..., m)
-        Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
-        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.""",
-    "wkv_u": """
-    u : array_like, shape (..., m)
-        Added to a token's own key as it is read; converted as ``w`` is.""",
-    "wkv_initial_state": """
-    initial_state : State, optional
-        The state before the first token: ``s`` (num) and ``z`` (den), both times e^-log_scale,
-        and ``log_scale``, each (..., m), or (..., r, m) with ``cu_seqlens``; default: nothing
-        seen, 0, 0 and -inf.""",
-    "mlstm_gates": """
-    i, f : array_like, shape (..., n)
-        Input and forget gates before their functions, exp and sigma.  They are converted to what
-        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.""",
-    "mlstm_options": """
-    scale : float, optional
-        Multiplies q; 1 / sqrt(d) by default.
-    normalize : bool, default True
-        Divide by the larger of ``|scale z.q|`` and 1.
-    eps : float, default 0.0
-        Added to the denominator times e^-m, as the published code does, which has 1e-6; unused
-        where ``normalize`` is False.""",
-    "mlstm_initial_state": """
-    initial_state : State, optional
-        The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
-        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
-        with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.""",
-    "softmax_q": """
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64.  16-bit operands are computed in float32.  Other real
-        dtypes are cast by {library}'s rules.""",
-    "softmax_scale": """
-    scale : float, optional
-        1 / sqrt(d) by default.""",
-    "final_state": """
-    state : State
-        Only with ``return_state``: the state after the last token, with the fields of
-        ``initial_state``.  You can cut a sequence anywhere and continue from it.""",
-    "after_token": """
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.""",
-    "rescaling": """
-    `linattn.feature_maps.PositiveRandomFeatures` avoids this: it rescales as it goes.""",
-    "gradients": """
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v.  Those of a broadcast operand are summed over
-        the axes it was broadcast along.""",
-    "gradient_of_state": """
-    state : State
-        The gradient of the initial state, in its shape.  Only if ``initial_state`` or
-        ``grad_state`` is given.""",
-}

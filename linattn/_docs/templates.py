@@ -11,13 +11,14 @@ with its own words, parameters and errors (`sections`; see `_bridges.bridge`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .._linattn import operators
 from ..feature_maps import NAMES
-from .paragraphs import NEEDS, PARAGRAPHS, RAISES
-from .paragraphs import Raised as Raised
+from . import paragraphs
+from .errors import ERRORS, RAISES
+from .errors import Raised as Raised
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +40,8 @@ TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References"
 #: Sections that a template has from the function that it follows.
 _INHERITED = {"Raises", "References"}
 _MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
+#: By name of a paragraph: the parameter without which it is left out.
+NEEDS = {"packed_state": "cu_seqlens", "final_state": "return_state"}
 #: By module and name of a function: its template, by sections.
 _TEMPLATES: dict[tuple[str, str], dict[str, str]] = {}
 
@@ -68,12 +71,11 @@ def sections(
     *,
     without: Collection[str] = (),
     raises: Sequence[Raised] = (),
-    also_raises: Sequence[Raised] = (),
 ) -> dict[str, str]:
     """The docstring of f by titles; "" is the title of the text before the first section.
 
-    It describes a function with the parameters ``takes``, without the paragraphs named in
-    ``without``.  ``raises`` replaces f's errors, ``also_raises`` adds to them.
+    It describes a function with the parameters ``takes``, without the paragraphs and errors of the
+    names ``without``.  ``raises`` are more conditions; one replaces that of its error and names.
     """
     if _takes_complex(f):
         words = words._replace(refused=words.refused.removeprefix("complex, ").removeprefix("or "))
@@ -81,11 +83,13 @@ def sections(
     left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
     made = {}
     for title, text in _template(f).items():
-        rows = RAISES.get(text.strip().removeprefix("$"), ())
-        if title == "Raises" and (rows or raises):
-            text = _listed((*(raises or rows), *also_raises), takes)
-        else:
-            text = _expanded(text, left_out)
+        of_states = RAISES.get(text.strip().removeprefix("$"))
+        if of_states is not None:
+            instead = {x[:2] for x in raises if x.names}
+            rows = (x for x in ERRORS if x.error not in without and x[:2] not in instead)
+            text = listed((*rows, *raises), takes)
+            places = of_states | places
+        text = _expanded(text, left_out)
         if title in ("Parameters", "Returns"):
             text = text.replace("array_like", words.given).replace("ndarray", words.made)
         if title == "Parameters":
@@ -109,20 +113,15 @@ def _completed(f: Callable[..., Any], inherited: Mapping[str, str]) -> dict[str,
     for text in (texts.get("Parameters", ""), inherited.get("Parameters", "")):
         for entry in _entries(_expanded(text, (), keep=NEEDS)):
             entries = dict.fromkeys(_names(entry), entry) | entries
-    each = (
-        _of_form(f, x) or entries.get(x) or _expanded(f"${x}", (), keep=NEEDS)
-        for x in _parameters(f)
-    )
+    takes = _parameters(f)
+    # Gradients and steps have paragraphs of their own for some parameters of the forward.
+    form = "_step" if "in_place" in takes else "_backward" if "grad_state" in takes else ""
+    each = []
+    for x in takes:
+        own = PARAGRAPHS.get(f"{x}{form}") if form else None
+        each.append(own or entries.get(x) or _expanded(f"${x}", (), keep=NEEDS))
     texts["Parameters"] = "\n".join(dict.fromkeys(each))
     return {"Raises": "$raises"} | {x: inherited[x] for x in _INHERITED & {*inherited}} | texts
-
-
-def _of_form(f: Callable[..., Any], name: str) -> str:
-    """The entry of a parameter that gradients or steps have in place of the forward's, or ""."""
-    takes = _parameters(f)
-    form = "step" if "in_place" in takes else "backward" if "grad_state" in takes else ""
-    found = f"{name}_{form}"
-    return _expanded(f"${found}", (), keep=NEEDS) if found in PARAGRAPHS else ""
 
 
 def _places(f: Callable[..., Any]) -> dict[str, str]:
@@ -169,9 +168,13 @@ def split(text: str) -> dict[str, str]:
     lines = text.split("\n")
     titles = [i for i, line in enumerate(lines[1:]) if line and line == "-" * len(lines[i])]
     found = {"": "\n".join(lines[: titles[0] if titles else None])}
-    for first, end in zip(titles, [*titles[1:], len(lines)], strict=True):
+    for first, end in zip(titles, [*titles[1:], len(lines)], strict=False):
         found[lines[first]] = "\n".join(lines[first + 2 : end])
     return found
+
+
+#: By name; none under python -OO.
+PARAGRAPHS = {name: text.strip("\n") for name, text in split(paragraphs.__doc__ or "").items()}
 
 
 def _expanded(text: str, left_out: Collection[str], keep: Collection[str] = ()) -> str:
@@ -182,8 +185,7 @@ def _expanded(text: str, left_out: Collection[str], keep: Collection[str] = ()) 
         if not line.startswith("$") or name in keep:
             lines.append(line)
         elif name not in left_out:
-            paragraph = "\n".join(x[4:] for x in PARAGRAPHS[name].split("\n")[1:])
-            lines.append(_expanded(paragraph, left_out, keep))
+            lines.append(_expanded(PARAGRAPHS[name], left_out, keep))
     return "\n".join(lines)
 
 
@@ -203,7 +205,7 @@ def _names(entry: str) -> set[str]:
     return {x.strip().lstrip("*") for x in entry.partition(" : ")[0].split(",")}
 
 
-def _listed(rows: Sequence[Raised], takes: Collection[str]) -> str:
+def listed(rows: Iterable[Raised], takes: Collection[str]) -> str:
     """Errors, each with its conditions."""
     found: dict[str, list[str]] = {}
     for row in rows:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool, Map
+from .functions import Functions
 
 CAUSAL, NONCAUSAL = Recurrence("causal", transition="identity"), Recurrence("noncausal")
+causal_function = Functions(CAUSAL, feature_map="elu", normalize=True, eps=1e-6)
+noncausal_function = Functions(NONCAUSAL, feature_map="elu", normalize=True, eps=1e-6)
 
 
-@filled
-def causal(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    feature_map: Map = "elu",
-    normalize: Bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@causal_function
+def causal() -> None:
     """Causal linear attention.
 
     ``s_i = s_{i-1} + phi(k_i) v_i^T``, ``z_i = z_{i-1} + phi(k_i)``,
@@ -72,32 +52,10 @@ def causal(
            [1., 1.],
            [1., 1.]], dtype=float32)
     """
-    return CAUSAL.forward(
-        (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(causal)
-def causal_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    feature_map: Map = "elu",
-    normalize: Bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@causal_function
+def causal_backward() -> None:
     """Gradients of `causal`.
 
     They are exact for the equation of `causal`, including the denominator and ``eps``, and do
@@ -127,27 +85,10 @@ def causal_backward(
     >>> dv.sum(axis=0)
     array([3., 3.])
     """
-    return CAUSAL.backward(
-        (q, k, v), grad_out, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled
-def noncausal(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    feature_map: Map = "elu",
-    normalize: Bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array:
+@noncausal_function
+def noncausal() -> None:
     """Linear attention of every query to every key.
 
     ``S = sum_j phi(k_j) v_j^T``, ``z = sum_j phi(k_j)``,
@@ -182,25 +123,10 @@ def noncausal(
     >>> linattn.noncausal(q, k, np.arange(8.0).reshape(4, 2), eps=0.0)
     array([[3., 4.]])
     """
-    return NONCAUSAL.forward(
-        (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        key_lengths=key_lengths, out=out,
-    )  # fmt: skip
 
 
-@filled_like(noncausal)
-def noncausal_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    feature_map: Map = "elu",
-    normalize: Bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@noncausal_function
+def noncausal_backward() -> None:
     """Gradients of `noncausal`.
 
     They are exact for the equation of `noncausal`, including the denominator and ``eps``, and
@@ -225,26 +151,10 @@ def noncausal_backward(
     >>> dv.sum(axis=0)
     array([3., 3.])
     """
-    return NONCAUSAL.backward(
-        (q, k, v), grad_out, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        key_lengths=key_lengths,
-    )  # fmt: skip
 
 
-@filled_like(causal)
-def step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    state: State,
-    *,
-    feature_map: Map = "elu",
-    normalize: Bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@causal_function
+def step() -> None:
     """One token of `causal`: write to the state, then read it.
 
     ``s <- s + phi(k) v^T``, ``z <- z + phi(k)``,
@@ -276,7 +186,3 @@ def step(
     >>> o
     array([3., 4.])
     """
-    return CAUSAL.step(
-        (q, k, v), state, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        in_place=in_place, state_indices=state_indices,
-    )  # fmt: skip

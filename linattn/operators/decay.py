@@ -46,7 +46,7 @@ def log_decay(
     Raises
     ------
     TypeError
-        If an operand is complex, masked, or not numbers, or ``lower_bound`` is not a number.
+        If an operand is {refused}, or ``lower_bound`` is not a number.
     ValueError
         If shapes do not broadcast, or ``lower_bound`` is not finite.
 

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Map
+from .functions import Functions
 
 DELTA = Recurrence("delta")
+function = Functions(DELTA)
 
 
-@filled
-def delta(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    beta: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def delta() -> None:
     """Fast weights with the delta rule.
 
     ``s_i = s_{i-1} + phi(k_i) (beta_i * (v_i - s_{i-1}^T phi(k_i)))^T``,
@@ -71,30 +51,10 @@ def delta(
     array([[5.],
            [7.]])
     """
-    return DELTA.forward(
-        (q, k, v, beta), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(delta)
-def delta_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    beta: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def delta_backward() -> None:
     """Gradients of `delta`.
 
     They are exact for the equation of `delta` and do not need the forward result.
@@ -127,26 +87,10 @@ def delta_backward(
     >>> dbeta
     array([0., 2.])
     """
-    return DELTA.backward(
-        (q, k, v, beta), grad_out, feature_map=feature_map, scale=scale, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(delta)
-def delta_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    beta: ArrayLike,
-    state: State,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def delta_step() -> None:
     """One token of `delta`: write to the memory, then read it.
 
     ``s <- s + phi(k) (beta * (v - s^T phi(k)))^T``, ``o = scale s^T phi(q)``
@@ -173,11 +117,3 @@ def delta_step(
     >>> o
     array([2.])
     """
-    return DELTA.step(
-        (q, k, v, beta),
-        state,
-        feature_map=feature_map,
-        scale=scale,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

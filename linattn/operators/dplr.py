@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike
+from .functions import Functions
 
 DPLR = Recurrence("dplr")
+function = Functions(DPLR)
 
 
-@filled
-def dplr(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    a: ArrayLike,
-    b: ArrayLike,
-    g: ArrayLike,
-    *,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def dplr() -> None:
     """A memory whose transition is diagonal plus low rank: the generalised delta rule of RWKV-7.
 
     ``s_i = exp(g_i) s_{i-1} + b_i (s_{i-1}^T a_i)^T + k_i v_i^T``, ``o_i = scale s_i^T q_i``.
@@ -84,31 +63,10 @@ def dplr(
     array([[0.],
            [5.]])
     """
-    return DPLR.forward(
-        (q, k, v, a, b, g), feature_map="identity", scale=scale, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(dplr)
-def dplr_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    a: ArrayLike,
-    b: ArrayLike,
-    g: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def dplr_backward() -> None:
     """Gradients of `dplr`.
 
     They are exact for the equation of `dplr` and do not need the forward result.
@@ -137,28 +95,10 @@ def dplr_backward(
     >>> dg
     array([0., 1.])
     """
-    return DPLR.backward(
-        (q, k, v, a, b, g), grad_out, feature_map="identity", scale=scale,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(dplr)
-def dplr_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    a: ArrayLike,
-    b: ArrayLike,
-    g: ArrayLike,
-    state: State,
-    *,
-    scale: float = 1.0,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def dplr_step() -> None:
     """One token of `dplr`: write to the memory, then read it.
 
     ``s <- exp(g) s + b (s^T a)^T + k v^T``, ``o = scale s^T q``
@@ -187,11 +127,3 @@ def dplr_step(
     >>> o
     array([5.])
     """
-    return DPLR.step(
-        (q, k, v, a, b, g),
-        state,
-        feature_map="identity",
-        scale=scale,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Map
+from .functions import Functions
 
 GATED = Recurrence("gated", transition="decay")
+function = Functions(GATED)
 
 
-@filled
-def gated(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    bonus: ArrayLike | None = None,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def gated() -> None:
     """Causal linear attention whose memory decays before each write.
 
     ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``.  This is Mamba-2,
@@ -41,6 +20,12 @@ def gated(
     never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
+
+    Parameters
+    ----------
+    bonus : array_like, shape (..., d), optional
+        Weight u of each key channel for a token's own key.  With a bonus, queries read the
+        memory before their own token decays it and writes to it.  It is converted as ``g`` is.
 
     Returns
     -------
@@ -81,31 +66,10 @@ def gated(
            [1.5 ],
            [1.75]])
     """
-    return GATED.forward(
-        (q, k, v, g, bonus), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(gated)
-def gated_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    bonus: ArrayLike | None = None,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def gated_backward() -> None:
     """Gradients of `gated`.
 
     They are exact for the equation of `gated` and do not need the forward result.
@@ -145,28 +109,10 @@ def gated_backward(
     >>> dg
     array([0. , 2.5])
     """
-    return GATED.backward(
-        (q, k, v, g, bonus), grad_out, feature_map=feature_map, scale=scale,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(gated)
-def gated_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    state: State,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    bonus: ArrayLike | None = None,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def gated_step() -> None:
     """One token of `gated`: let the memory decay, write to it, then read it.
 
     ``s <- exp(g) s + phi(k) v^T``, ``o = scale s^T phi(q)``.  With a ``bonus`` it reads first.
@@ -194,11 +140,3 @@ def gated_step(
     array([[8.],
            [4.]])
     """
-    return GATED.step(
-        (q, k, v, g, bonus),
-        state,
-        feature_map=feature_map,
-        scale=scale,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Map
+from .functions import Functions
 
 GATED_DELTA = Recurrence("gated_delta")
+function = Functions(GATED_DELTA)
 
 
-@filled
-def gated_delta(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    beta: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    erase: ArrayLike | None = None,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def gated_delta() -> None:
     """The delta rule on a memory that decays before each write.
 
     ``R_i = exp(g_i) s_{i-1}``, ``s_i = R_i + phi(k_i) (beta_i * (v_i - R_i^T e_i))^T``,
@@ -84,32 +62,10 @@ def gated_delta(
     array([[5. ],
            [2.5]])
     """
-    return GATED_DELTA.forward(
-        (q, k, v, g, beta, erase), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(gated_delta)
-def gated_delta_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    beta: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    erase: ArrayLike | None = None,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def gated_delta_backward() -> None:
     """Gradients of `gated_delta`.
 
     They are exact for the equation of `gated_delta` and do not need the forward result.
@@ -144,29 +100,10 @@ def gated_delta_backward(
     >>> grads[3]
     array([0. , 2.5])
     """
-    return GATED_DELTA.backward(
-        (q, k, v, g, beta, erase), grad_out, feature_map=feature_map, scale=scale,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(gated_delta)
-def gated_delta_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    g: ArrayLike,
-    beta: ArrayLike,
-    state: State,
-    *,
-    scale: float = 1.0,
-    feature_map: Map = "identity",
-    erase: ArrayLike | None = None,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def gated_delta_step() -> None:
     """One token of `gated_delta`: let the memory decay, write to it, then read it.
 
     ``R = exp(g) s``, ``s <- R + phi(k) (beta * (v - R^T e))^T``, ``o = scale s^T phi(q)``
@@ -197,11 +134,3 @@ def gated_delta_step(
     array([[4.],
            [4.]])
     """
-    return GATED_DELTA.step(
-        (q, k, v, g, beta, erase),
-        state,
-        feature_map=feature_map,
-        scale=scale,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool
+from .functions import Functions
 
 LINEAR_SCAN = Recurrence("linear_scan", transition="elementwise")
+function = Functions(LINEAR_SCAN)
 
 
-@filled
-def linear_scan(
-    a: ArrayLike,
-    x: ArrayLike,
-    *,
-    log: Bool = False,
-    reverse: Bool = False,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def linear_scan() -> None:
     """First-order linear recurrence over tokens, each number by itself.
 
     ``h_i = a_i h_{i-1} + x_i``, or ``h_i = exp(a_i) h_{i-1} + x_i`` with ``log``: exponential
@@ -37,14 +20,20 @@ def linear_scan(
 
     Parameters
     ----------
-    $factors
-    $a_x
-    $logarithms
-    $reverse
-    $cu_seqlens
-    $initial_row
-    $return_state
-    $out
+    a : array_like, broadcasting with x to (..., n, m)
+        Factors, float16, bfloat16, float32, float64, complex64 or complex128 (other dtypes are
+        cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All
+        axes broadcast: (m,) is a factor per channel, (..., n, 1) one per token.
+    x : array_like, broadcasting with a to (..., n, m)
+        What is added, n tokens of m channels.
+    log : bool, default False
+        Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.
+    reverse : bool, default False
+        Scan from the last token (of each sequence) to the first: the initial state is before
+        the last token, and the final one after the first.
+    initial_state : State, optional
+        h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.
 
     Returns
     -------
@@ -78,27 +67,10 @@ def linear_scan(
            [1. ],
            [2.5]])
     """
-    return LINEAR_SCAN.forward(
-        (a, x), log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(linear_scan)
-def linear_scan_backward(
-    a: ArrayLike,
-    x: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    log: Bool = False,
-    reverse: Bool = False,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def linear_scan_backward() -> None:
     """Gradients of `linear_scan`.
 
     Exact for the equation of `linear_scan`.  The forward result is not needed.
@@ -133,33 +105,21 @@ def linear_scan_backward(
     array([[0.5],
            [1. ]])
     """
-    return LINEAR_SCAN.backward(
-        (a, x), grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled
-def linear_scan_step(
-    a: ArrayLike,
-    x: ArrayLike,
-    state: State,
-    *,
-    log: Bool = False,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def linear_scan_step() -> None:
     """One token of `linear_scan`.
 
     ``h <- a h + x``, or ``h <- exp(a) h + x`` with ``log``.
 
     Parameters
     ----------
-    $token_a_x
-    $row
-    $logarithms
-    $in_place
+    a, x : array_like, broadcasting to (..., m)
+        The token's factors and what is added.
+    state : State
+        h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.
 
     Returns
     -------
@@ -184,4 +144,3 @@ def linear_scan_step(
     >>> h
     array([5.])
     """
-    return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place, state_indices=state_indices)

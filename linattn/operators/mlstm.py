@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool
+from .functions import Functions
 
 
 def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
@@ -20,27 +16,11 @@ def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
 
 
 MLSTM = Recurrence("mlstm", decay=_decay, first=0.0, root_scale=True)
+function = Functions(MLSTM, scale=None, normalize=True, eps=0.0)
 
 
-@filled
-def mlstm(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    i: ArrayLike,
-    f: ArrayLike,
-    *,
-    scale: float | None = None,
-    normalize: Bool = True,
-    eps: float = 0.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def mlstm() -> None:
     """The matrix memory of xLSTM: exponential input gates, sigmoid forget gates.
 
     ``s_t = sigma(f_t) s_{t-1} + e^i_t k_t v_t^T``, ``z_t = sigma(f_t) z_{t-1} + e^i_t k_t``,
@@ -52,9 +32,20 @@ def mlstm(
 
     Parameters
     ----------
-    $mlstm_gates
-    $mlstm_options
-    $mlstm_initial_state
+    i, f : array_like, shape (..., n)
+        Input and forget gates before their functions, exp and sigma.  They are converted to what
+        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.
+    scale : float, optional
+        Multiplies q; 1 / sqrt(d) by default.
+    normalize : bool, default True
+        Divide by the larger of ``|scale z.q|`` and 1.
+    eps : float, default 0.0
+        Added to the denominator times e^-m, as the published code does, which has 1e-6; unused
+        where ``normalize`` is False.
+    initial_state : State, optional
+        The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
+        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
+        with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.
 
     Returns
     -------
@@ -84,32 +75,10 @@ def mlstm(
            [3.],
            [5.]])
     """
-    return MLSTM.forward(
-        (q, k, v, i, f), scale=scale, normalize=normalize, eps=eps, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices,
-        return_state=return_state, state_at=state_at, out=out,
-    )  # fmt: skip
 
 
-@filled_like(mlstm)
-def mlstm_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    i: ArrayLike,
-    f: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float | None = None,
-    normalize: Bool = True,
-    eps: float = 0.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def mlstm_backward() -> None:
     """Gradients of `mlstm`.
 
     Exact for the equation of `mlstm`, the larger of the two denominators and ``eps`` included.
@@ -139,28 +108,10 @@ def mlstm_backward(
     array([[0.5],
            [0.5]])
     """
-    return MLSTM.backward(
-        (q, k, v, i, f), grad_out, scale=scale, normalize=normalize, eps=eps,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        state_indices=state_indices, grad_state=grad_state, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(mlstm)
-def mlstm_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    i: ArrayLike,
-    f: ArrayLike,
-    state: State,
-    *,
-    scale: float | None = None,
-    normalize: Bool = True,
-    eps: float = 0.0,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def mlstm_step() -> None:
     """One token of `mlstm`: let the memory decay, write to it, then read it.
 
     Parameters
@@ -190,7 +141,3 @@ def mlstm_step(
     >>> o, state.s
     (array([5.]), array([[15.]]))
     """
-    return MLSTM.step(
-        (q, k, v, i, f), state, scale=scale, normalize=normalize, eps=eps, in_place=in_place,
-        state_indices=state_indices,
-    )  # fmt: skip

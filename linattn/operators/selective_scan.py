@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool
+from .functions import Functions
 
 SELECTIVE_SCAN = Recurrence("selective_scan", transition="elementwise", public={"gate": "z"})
+function = Functions(SELECTIVE_SCAN)
 
 
-@filled
-def selective_scan(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def selective_scan() -> None:
     """The selective state space model of Mamba.
 
     ``h_i[m, r] = exp(dt_i[m] A[m, r]) h_{i-1}[m, r] + dt_i[m] B_i[r] x_i[m]``,
@@ -47,15 +24,28 @@ def selective_scan(
 
     Parameters
     ----------
-    $selective
-    $skip
-    $gate
-    $dt_bias
-    $key_lengths
-    $cu_seqlens
-    $initial_channels
-    $return_state
-    $out
+    x : array_like, shape (..., n, m)
+        Inputs, n tokens of m channels, float16, bfloat16, float32 or float64 (other real dtypes
+        are cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.
+    dt : array_like, shape (..., n, m)
+        Time steps.  They may be negative; the state then grows where A is negative.
+    A : array_like, shape (..., m, r)
+        Rates of each channel's state, of width r, usually negative; positive ones let it grow.
+        A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
+        operands, and do not affect the result's dtype.
+    B, C : array_like, shape (..., n, r)
+        What is written to the states, and what is read of them.
+    D : array_like, shape (..., m), optional
+        Weight of x in the output.
+    z : array_like, shape (..., n, m), optional
+        Gate: its silu multiplies the output.
+    dt_bias : array_like, shape (..., m), optional
+        Added to dt, before the softplus.
+    softplus : bool, default False
+        Whether the softplus of dt and its bias is the time step.
+    initial_state : State, optional
+        The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.
 
     Returns
     -------
@@ -81,33 +71,10 @@ def selective_scan(
     array([[3. ],
            [1.5]])
     """
-    return SELECTIVE_SCAN.forward(
-        (x, dt, A, B, C, D, z, dt_bias), softplus=softplus, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(selective_scan)
-def selective_scan_backward(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def selective_scan_backward() -> None:
     """Gradients of `selective_scan`.
 
     Exact for the equations of `selective_scan`.  The forward result is not needed.
@@ -142,39 +109,25 @@ def selective_scan_backward(
     array([[0.5],
            [1. ]])
     """
-    return SELECTIVE_SCAN.backward(
-        (x, dt, A, B, C, D, z, dt_bias), grad_out, softplus=softplus, key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
-        state_indices=state_indices, state_at=state_at,
-    )  # fmt: skip
 
 
-@filled
-def selective_scan_step(
-    x: ArrayLike,
-    dt: ArrayLike,
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    state: State,
-    *,
-    D: ArrayLike | None = None,
-    z: ArrayLike | None = None,
-    dt_bias: ArrayLike | None = None,
-    softplus: Bool = False,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def selective_scan_step() -> None:
     """One token of `selective_scan`.
 
     Parameters
     ----------
-    $token_selective
-    $channels
-    $skip
-    $token_z
-    $dt_bias
-    $in_place
+    x, dt : array_like, shape (..., m)
+        The token's inputs and time steps.
+    A : array_like, shape (..., m, r)
+        Rates of each channel's state, of width r.
+    B, C : array_like, shape (..., r)
+        What is written to the states, and what is read of them.
+    state : State
+        The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.
+    z : array_like, shape (..., m), optional
+        Gate: its silu multiplies the output.
 
     Returns
     -------
@@ -198,10 +151,3 @@ def selective_scan_step(
     >>> y
     array([5.])
     """
-    return SELECTIVE_SCAN.step(
-        (x, dt, A, B, C, D, z, dt_bias),
-        state,
-        softplus=softplus,
-        in_place=in_place,
-        state_indices=state_indices,
-    )

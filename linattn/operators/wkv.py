@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike
+from .functions import Functions
 
 
 def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
@@ -20,23 +16,11 @@ def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
 
 
 WKV = Recurrence("wkv", decay=_decay)
+function = Functions(WKV)
 
 
-@filled
-def wkv(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    *,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def wkv() -> None:
     """RWKV-4's attention: a weighted mean of the values so far, each channel by itself.
 
     ``num_t = e^-w num_{t-1} + e^k_t v_t``, ``den_t = e^-w den_{t-1} + e^k_t``,
@@ -48,11 +32,21 @@ def wkv(
 
     Parameters
     ----------
-    $wkv_k
-    $wkv_v
-    $wkv_w
-    $wkv_u
-    $wkv_initial_state
+    k : array_like, shape (..., n, m)
+        Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
+        rules): logarithms of weights; -inf writes nothing.  16-bit numbers are computed in
+        float32 and rounded once.
+    v : array_like, shape (..., n, m)
+        Values.
+    w : array_like, shape (..., m)
+        Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
+        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.
+    u : array_like, shape (..., m)
+        Added to a token's own key as it is read; converted as ``w`` is.
+    initial_state : State, optional
+        The state before the first token: ``s`` (num) and ``z`` (den), both times e^-log_scale,
+        and ``log_scale``, each (..., m), or (..., r, m) with ``cu_seqlens``; default: nothing
+        seen, 0, 0 and -inf.
 
     Returns
     -------
@@ -80,27 +74,10 @@ def wkv(
            [3.],
            [5.]])
     """
-    return WKV.forward(
-        (k, v, w, u), key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-        state_indices=state_indices, return_state=return_state, state_at=state_at, out=out,
-    )  # fmt: skip
 
 
-@filled_like(wkv)
-def wkv_backward(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: State | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Any, ...]:
+@function
+def wkv_backward() -> None:
     """Gradients of `wkv`.
 
     Exact for the equation of `wkv`.  The forward result is not needed.
@@ -127,24 +104,10 @@ def wkv_backward(
     array([[0.5],
            [0.5]])
     """
-    return WKV.backward(
-        (k, v, w, u), grad_out, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, state_indices=state_indices, grad_state=grad_state,
-        state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(wkv)
-def wkv_step(
-    k: ArrayLike,
-    v: ArrayLike,
-    w: ArrayLike,
-    u: ArrayLike,
-    state: State,
-    *,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, State]:
+@function
+def wkv_step() -> None:
     """One token of `wkv`: read it, then let the memory decay and write to it.
 
     Parameters
@@ -173,4 +136,3 @@ def wkv_step(
     >>> o, state.s, state.z
     (array([5.]), array([15.]), array([3.]))
     """
-    return WKV.step((k, v, w, u), state, in_place=in_place, state_indices=state_indices)

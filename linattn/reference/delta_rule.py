@@ -5,17 +5,14 @@ import numpy as np
 
 from . import maps
 from . import states as _states
+from .gated_rules import gated_delta_backward
 from .linear import (
-    State,
-    _chain,
+    _channels,
     _exists,
     _finish,
-    _gradient_of_state,
     _keys_exist,
-    _matvec,
     _outer,
     _start,
-    _sum_to,
     _tokens,
     _vecmat,
     _wide,
@@ -55,7 +52,7 @@ def delta(
         error = u[..., i, :] - _vecmat(b[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
         o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
-    return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
+    return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
@@ -67,7 +64,8 @@ def delta_backward(
 
     With ``e_i = v_i - s_{i-1}^T b_i`` and r the gradient of s_i, from the last token on:
     ``da_i = s_i g_i``, ``r += a_i g_i^T``, ``x = r^T b_i``, ``dbeta_i = x e_i``,
-    ``dv_i = beta_i x``, ``db_i = r (beta_i e_i) - s_{i-1} dv_i``, ``r -= b_i dv_i^T``.
+    ``dv_i = beta_i x``, ``db_i = r (beta_i e_i) - s_{i-1} dv_i``, ``r -= b_i dv_i^T``: those of
+    `gated_delta` without decay.
 
     Returns
     -------
@@ -76,61 +74,12 @@ def delta_backward(
     State
         Gradient of the initial state; only where `initial_state` or `grad_state` is given.
     """
-    q, k, v, beta, g, initial_state, grad_state = _wide(
-        q, k, v, beta, grad_out, state=initial_state, grad_state=grad_state
-    )
-    phi = maps.get(feature_map)
-    a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
-    channels = _channels(beta, q, k, v)
-    strength = _exists(channels, key_lengths)
-    s, _ = _start(a, b, u, initial_state, cu_seqlens, strength, g)
-    ds, dz = _start(a, b, u, grad_state, cu_seqlens, strength, g)
-    lead, n = s.shape[:-3], q.shape[-2]
-    da, db = (np.empty((*lead, n, s.shape[-2]), s.dtype) for _ in range(2))
-    error, dv, dstrength = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(3))
-    before = []  # s_{i-1} of every token
-    for r, i in _tokens(cu_seqlens, n):
-        before.append(s[..., r, :, :].copy())
-        error[..., i, :] = u[..., i, :] - _vecmat(b[..., i, :], before[-1])
-        s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error[..., i, :])
-        da[..., i, :] = _matvec(s[..., r, :, :], g[..., i, :])
-    for r, i in reversed(list(_tokens(cu_seqlens, n))):
-        ds[..., r, :, :] += _outer(a[..., i, :], g[..., i, :])
-        x = _vecmat(b[..., i, :], ds[..., r, :, :])
-        dstrength[..., i, :] = x * error[..., i, :]
-        dv[..., i, :] = strength[..., i, :] * x
-        write = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
-        db[..., i, :] = write - _matvec(before.pop(), dv[..., i, :])
-        ds[..., r, :, :] -= _outer(b[..., i, :], dv[..., i, :])
-    db, dstrength = _exists(db, key_lengths), _exists(dstrength, key_lengths)
-    if channels.shape[-1] == 1:  # one number for all channels
-        dstrength = dstrength.sum(-1, keepdims=True)
-    grads = (
-        *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_to(dstrength, channels).reshape(beta.shape),
-    )
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
-
-
-@_states.of_step
-def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
-    """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
-    others = tuple(map(np.asarray, (q, k, v)))
-    o, state = delta(
-        *(x[..., None, :] for x in (*others, _token_channels(np.asarray(beta), *others))),
-        scale=scale, feature_map=feature_map, initial_state=state, return_state=True,
+    dq, dk, dv, _, *others = gated_delta_backward(
+        q, k, v, np.zeros(np.shape(q)[-2]), beta, grad_out, scale=scale, feature_map=feature_map,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        grad_state=grad_state,
     )  # fmt: skip
-    return o[..., 0, :], state
+    return dq, dk, dv, *others
 
 
-def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
-    """beta with an axis of channels: (..., n, m) unchanged, (..., n) as (..., n, 1)."""
-    return beta if beta.ndim >= max(x.ndim for x in others) else beta[..., None]
-
-
-def _token_channels(x: np.ndarray, *others: np.ndarray) -> np.ndarray:
-    """The same for one token, with enough axes for `_channels` to see channels."""
-    x = _channels(x, *others)
-    return x.reshape((1,) * (max(y.ndim for y in others) - x.ndim) + x.shape)
+delta_step = _states.step_of(delta, "q k v", gates="beta")

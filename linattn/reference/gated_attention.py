@@ -5,10 +5,9 @@ import numpy as np
 
 from . import maps
 from . import states as _states
-from .delta_rule import _channels, _token_channels
 from .linear import (
-    State,
     _chain,
+    _channels,
     _exists,
     _finish,
     _gradient_of_state,
@@ -16,6 +15,7 @@ from .linear import (
     _matvec,
     _outer,
     _start,
+    _sum_channels,
     _sum_to,
     _tokens,
     _vecmat,
@@ -60,7 +60,7 @@ def gated(
             seen = s[..., r, :, :] + u[..., 0, :, None] * write
         s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :]) + write
         o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :] if bonus is None else seen)
-    return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
+    return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
@@ -119,31 +119,15 @@ def gated_backward(
             db[..., i, :] += u[..., 0, :] * a[..., i, :] * p
             dv[..., i, :] += (a[..., i, :] * ub).sum(-1, keepdims=True) * c[..., i, :]
             du[..., 0, :] += a[..., i, :] * b[..., i, :] * p
-    _, db, dg = _keys_exist(a, db, dg, key_lengths)
-    channels = _channels(g, q, k, v)
-    if channels.shape[-1] == 1:  # one number for all channels
-        dg = dg.sum(-1, keepdims=True)
-    grads = (
-        *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_to(dg, channels).reshape(g.shape),
-    )
+    db, dg = _exists(db, key_lengths), _exists(dg, key_lengths)
+    grads = _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
+    grads = *grads, _sum_channels(dg, g, q, k, v)
     if bonus is not None:
         grads = (*grads, _sum_to(du, u)[..., 0, :].reshape(np.shape(bonus)))
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
+    return *grads, *_gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens)
 
 
-@_states.of_step
-def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", bonus=None):
-    """One token of `gated`: ``q, k (..., d)``, ``v (..., m)``, ``g (...)`` or ``(..., d)``."""
-    others = tuple(map(np.asarray, (q, k, v)))
-    o, state = gated(
-        *(x[..., None, :] for x in (*others, _token_channels(np.asarray(g), *others))),
-        scale=scale, feature_map=feature_map, bonus=bonus, initial_state=state,
-        return_state=True,
-    )  # fmt: skip
-    return o[..., 0, :], state
+gated_step = _states.step_of(gated, "q k v", gates="g")
 
 
 def _decay(g: np.ndarray, others: tuple, key_lengths) -> np.ndarray:

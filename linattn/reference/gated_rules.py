@@ -9,11 +9,10 @@ import numpy as np
 
 from . import maps
 from . import states as _states
-from .delta_rule import _channels, _token_channels
 from .gated_attention import _gradient_of_gate, _kept
 from .linear import (
-    State,
     _chain,
+    _channels,
     _exists,
     _finish,
     _gradient_of_state,
@@ -21,6 +20,7 @@ from .linear import (
     _matvec,
     _outer,
     _start,
+    _sum_channels,
     _sum_to,
     _tokens,
     _vecmat,
@@ -65,7 +65,7 @@ def gated_delta(
         error = u[..., i, :] - _vecmat(e[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
         o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
-    return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
+    return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
@@ -115,8 +115,7 @@ def gated_delta_backward(
         ds[..., r, :, :] -= _outer(e[..., i, :], dv[..., i, :])
         dg[..., i, :] = _gradient_of_gate(decay[..., i, :], before, ds[..., r, :, :])
         ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
-    _, dg, dstrength = _keys_exist(a, dg, dstrength, key_lengths)
-    _, de, _ = _keys_exist(a, de, dv, key_lengths)
+    de, dg, dstrength = (_exists(x, key_lengths) for x in (de, dg, dstrength))
     if erase is None:
         db = db + de
     grads = (
@@ -125,24 +124,10 @@ def gated_delta_backward(
         _sum_channels(dstrength, beta, q, k, v),
         *(() if erase is None else (_sum_to(de, np.asarray(erase)),)),
     )
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
+    return *grads, *_gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens)
 
 
-@_states.of_step
-def gated_delta_step(
-    q, k, v, g, beta, state: State, *, scale=1.0, feature_map="identity", erase=None
-):
-    """One token of `gated_delta`: operands without the axis n."""
-    q, k, v, g, beta = map(np.asarray, (q, k, v, g, beta))
-    rows = (q, k, v, _token_channels(g, q, k, v), _token_channels(beta, q, k, v))
-    o, state = gated_delta(
-        *(x[..., None, :] for x in rows),
-        scale=scale, feature_map=feature_map, initial_state=state, return_state=True,
-        erase=None if erase is None else np.asarray(erase)[..., None, :],
-    )  # fmt: skip
-    return o[..., 0, :], state
+gated_delta_step = _states.step_of(gated_delta, "q k v erase", gates="g beta")
 
 
 @_states.of_sequence
@@ -177,7 +162,7 @@ def dplr(
         s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], x) + _outer(k[..., i, :], u[..., i, :])
         o[..., i, :] = scale * _vecmat(q[..., i, :], s[..., r, :, :])
-    return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
+    return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
@@ -225,45 +210,25 @@ def dplr_backward(
         ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
         dg[..., i, :] = _gradient_of_gate(decay[..., i, :], last, ds[..., r, :, :])
         ds[..., r, :, :] += _outer(a[..., i, :], y)
-    _, dk, dv = _keys_exist(q, dk, dv, key_lengths)
-    _, da, db = _keys_exist(q, da, db, key_lengths)
-    _, dg, _ = _keys_exist(q, dg, dv, key_lengths)
+    dk, dv, da, db, dg = (_exists(x, key_lengths) for x in (dk, dv, da, db, dg))
     pairs = (dq, q), (dk, k0), (dv, v0), (da, a0), (db, b0)
     grads = (*(_sum_to(*pair) for pair in pairs), _sum_channels(dg, g, q, k0, v0))
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
+    return *grads, *_gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens)
 
 
-@_states.of_step
-def dplr_step(q, k, v, a, b, g, state: State, *, scale=1.0):
-    """One token of `dplr`: operands without the axis n."""
-    q, k, v, a, b, g = map(np.asarray, (q, k, v, a, b, g))
-    o, state = dplr(
-        *(x[..., None, :] for x in (q, k, v, a, b, _token_channels(g, q, k, v))),
-        scale=scale, initial_state=state, return_state=True,
-    )  # fmt: skip
-    return o[..., 0, :], state
+dplr_step = _states.step_of(dplr, "q k v a b", gates="g")
 
 
 def _operands(q, k, v, g, beta, erase, scale, phi, key_lengths):
     """a, b, the erase key, v, exp(g) and beta, as if no token past `key_lengths` did anything."""
     a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
     e = phi(k) if erase is None else np.asarray(erase)
-    _, e, g_exists = _keys_exist(a, e, _channels(g, q, k, v), key_lengths)
-    _, strength, _ = _keys_exist(a, _channels(beta, q, k, v), u, key_lengths)
-    return a, b, e, u, np.exp(g_exists), strength
+    gates = _channels(g, q, k, v), _channels(beta, q, k, v)
+    e, g, strength = (_exists(x, key_lengths) for x in (e, *gates))
+    return a, b, e, u, np.exp(g), strength
 
 
 def _dplr_operands(q, k, v, a, b, g, key_lengths):
     """a, b, k, v and exp(g) likewise."""
     g = _channels(g, q, k, v)  # before the axes of the lengths come to k and v
     return *(_exists(x, key_lengths) for x in (a, b, k, v)), np.exp(_exists(g, key_lengths))
-
-
-def _sum_channels(grad, operand, *others):
-    """A gradient per channel, in the shape of an operand with or without channels."""
-    wide = _channels(operand, *others)
-    if wide.shape[-1] == 1:  # one number for all channels
-        grad = grad.sum(-1, keepdims=True)
-    return _sum_to(grad, wide).reshape(operand.shape)

@@ -115,9 +115,7 @@ def causal_backward(
         db[..., i, :] = _matvec(ds[..., r, :, :], u[..., i, :]) + dz[..., r, :]
         dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
     grads = _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize)
+    return *grads, *_gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens, normalize)
 
 
 def noncausal(
@@ -180,18 +178,7 @@ def noncausal_backward(
     return _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
 
 
-@_states.of_step
-def step(q, k, v, state, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0):
-    """One token of `causal` on a state: ``q, k (..., d)``, ``v (..., m)`` -> ``(o, State)``.
-
-    Katharopoulos et al. 2020, eq. 16-20.
-    """
-    o, state = causal(
-        *(np.asarray(x)[..., None, :] for x in (q, k, v)),
-        feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        initial_state=state, return_state=True,
-    )  # fmt: skip
-    return o[..., 0, :], state
+step = _states.step_of(causal, "q k v", name="step")
 
 
 # The arithmetic of one token.  matmul, not vecdot and vecmat: those conjugate complex numbers.
@@ -239,6 +226,11 @@ def _exists(x: Array, key_lengths):
     return np.where(exists[..., None], x, 0)
 
 
+def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """beta with an axis of channels: (..., n, m) unchanged, (..., n) as (..., n, 1)."""
+    return beta if beta.ndim >= max(x.ndim for x in others) else beta[..., None]
+
+
 def _tokens(cu_seqlens, n: int) -> Iterator[tuple[int, int]]:
     """(r, i) for every token i of every packed sequence r."""
     bounds = (0, n) if cu_seqlens is None else cu_seqlens
@@ -262,19 +254,23 @@ def _start(a: Array, b: Array, v: Array, state: State | None, cu_seqlens, *other
     return s, np.broadcast_to(z, (*lead, r, f)).astype(v.dtype)
 
 
-def _finish(s: Array, z: Array, cu_seqlens, normalize: bool) -> State:
+def _finish(s: Array, z: Array, cu_seqlens, normalize: bool = False) -> State:
     """The public form of the state: an axis r only if packed, z only if normalised."""
     if cu_seqlens is None:
         s, z = s[..., 0, :, :], z[..., 0, :]
     return State(s, z if normalize else None)
 
 
-def _gradient_of_state(ds: Array, dz: Array, state: State | None, cu_seqlens, normalize) -> State:
+def _gradient_of_state(ds, dz, state, grad_state, cu_seqlens, normalize=False):
+    """That of the initial state, the last of the gradients; none without states."""
+    if state is None and grad_state is None:
+        return ()
     ds, dz, _ = _finish(ds, dz, cu_seqlens, normalize)
     if state is None:
-        return State(ds, dz)
+        return (State(ds, dz),)
     core = 2 if cu_seqlens is None else 3
-    return State(_sum_to(ds, state.s, core), dz if dz is None else _sum_to(dz, state.z, core - 1))
+    dz = dz if dz is None else _sum_to(dz, state.z, core - 1)
+    return (State(_sum_to(ds, state.s, core), dz),)
 
 
 def _chain(phi, dq, dk, dv, key_lengths) -> tuple[Array, Array, Array]:
@@ -294,3 +290,11 @@ def _sum_to(grad: Array, operand: Array, core: int = 2) -> Array:
     grad = grad.sum(axis=tuple(range(grad.ndim - core - len(lead))))
     stretched = tuple(i for i, size in enumerate(lead) if size == 1 and grad.shape[i] != 1)
     return grad.sum(axis=stretched, keepdims=True)
+
+
+def _sum_channels(grad, operand, *others):
+    """A gradient per channel, in the shape of an operand with or without channels."""
+    wide = _channels(operand, *others)
+    if wide.shape[-1] == 1:  # one number for all channels
+        grad = grad.sum(-1, keepdims=True)
+    return _sum_to(grad, wide).reshape(operand.shape)

@@ -105,12 +105,7 @@ def wkv_backward(
     return *sums, dstate
 
 
-@_states.of_step
-def wkv_step(k, v, w, u, state):
-    """One token: ``k, v, w, u (..., m)`` -> ``(o, State)``."""
-    k, v = np.asarray(k)[..., None, :], np.asarray(v)[..., None, :]
-    o, state = wkv(k, v, w, u, initial_state=state, return_state=True)
-    return o[..., 0, :], state
+wkv_step = _states.step_of(wkv, "k v")
 
 
 def _weights(x, y):

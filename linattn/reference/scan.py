@@ -5,6 +5,7 @@ import numpy as np
 
 from . import states as _states
 from .conv import _sequences, _sigmoid, _slope, _sum_to
+from .linear import _exists
 from .maps import _softplus
 
 
@@ -85,12 +86,7 @@ def linear_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -2)
 
 
-@_states.of_step
-def linear_scan_step(a, x, state, *, log=False):
-    """One token: ``a, x, state (..., m)``; h, and the next state, which is h."""
-    a, x, state = _wide(a, x, _array(state))
-    h = (np.exp(a) if log else a) * state + x
-    return h, h
+linear_scan_step = _states.step_of(linear_scan, "a x")
 
 
 @_states.of_sequence
@@ -169,7 +165,7 @@ def selective_scan_backward(
             r = e * r
         dstates.append(r)
     ddt = (ddt + du * ops.x) * (_sigmoid(ops.raw) if softplus else 1)
-    dx, ddt, dB = (_keys(y, key_lengths) for y in (du * ops.dt, ddt, dB))
+    dx, ddt, dB = (_exists(y, key_lengths) for y in (du * ops.dt, ddt, dB))
     dx = dx + (0 if D is None else ops.D[..., None, :] * c)
     grads = tuple(
         _sum_to(dy, np.asarray(y))
@@ -184,15 +180,7 @@ def selective_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -3)
 
 
-@_states.of_step
-def selective_scan_step(x, dt, A, B, C, state, *, D=None, z=None, dt_bias=None, softplus=False):
-    """One token: ``x, dt, z (..., m)``, ``B, C (..., f)``, ``state (..., m, f)``."""
-    x, dt, B, C, z = (None if y is None else np.asarray(y)[..., None, :] for y in (x, dt, B, C, z))
-    y, state = selective_scan(
-        x, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, softplus=softplus, initial_state=state,
-        return_state=True,
-    )  # fmt: skip
-    return y[..., 0, :], state
+selective_scan_step = _states.step_of(selective_scan, "x dt B C z")
 
 
 def _array(state):
@@ -210,7 +198,7 @@ class _Operands:
         self.raw = dt if dt_bias is None else dt + dt_bias[..., None, :]
         dt = _softplus(self.raw) if softplus else self.raw
         self.x = x
-        self.u, self.dt, self.B = (_keys(y, key_lengths) for y in (dt * x, dt, B))
+        self.u, self.dt, self.B = (_exists(y, key_lengths) for y in (dt * x, dt, B))
 
 
 def _read(ops, start, cu_seqlens):
@@ -249,14 +237,6 @@ def _wide(*operands):
     arrays = [None if x is None else np.asarray(x) for x in operands]
     dtype = np.result_type(np.float64, *(x for x in arrays if x is not None))
     return tuple(None if x is None else x.astype(dtype) for x in arrays)
-
-
-def _keys(x, key_lengths):
-    """x (..., n, d), zeros past the last key."""
-    if key_lengths is None:
-        return x
-    exists = np.arange(x.shape[-2]) < np.asarray(key_lengths)[..., None]
-    return np.where(exists[..., None], x, 0)
 
 
 def _tokens(begin, end, reverse):

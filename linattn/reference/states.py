@@ -13,6 +13,8 @@ import numpy as np
 
 #: By operator: how many axes the state's first array has of its own; 2 for all others.
 _RANKS = {"linear_scan": 1, "wkv": 1}
+#: Options that steps lack.
+_OF_SEQUENCES = ("reverse", "key_lengths", "cu_seqlens", "initial_state", "return_state")
 
 
 def of_step(f):
@@ -28,6 +30,35 @@ def of_step(f):
         return o, _written(pool, state_indices, 0, after)
 
     return call
+
+
+def step_of(f, tokens, *, gates="", numbers="", name=""):
+    """The twin of one token: f of a sequence of one token, from a state.
+
+    ``tokens`` names the operands (..., n, d), ``numbers`` those (..., n), and ``gates`` those of
+    either kind, which have channels if they have as many axes as q, k or v.
+    """
+    tokens, gates, numbers = tokens.split(), gates.split(), numbers.split()
+    given = inspect.signature(f).parameters.values()
+    operands = [x for x in given if x.kind is x.POSITIONAL_OR_KEYWORD]
+    options = [x for x in given if x.kind is x.KEYWORD_ONLY and x.name not in _OF_SEQUENCES]
+
+    def step(state, **given):
+        axes = max(np.ndim(given.get(x)) for x in "qkv")
+        for name, x in given.items():
+            if name in numbers or (name in gates and np.ndim(x) < axes):
+                given[name] = np.asarray(x)[..., None]
+            elif name in tokens + gates and np.ndim(x):
+                given[name] = np.asarray(x)[..., None, :]
+        o, state = f(**given, initial_state=state, return_state=True)
+        return o[..., 0, :], state
+
+    step.__name__ = step.__qualname__ = name or f"{f.__name__}_step"
+    step.__module__ = f.__module__
+    step.__doc__ = f"One token of `{f.__name__}`, from a state: operands without the axis n."
+    state = operands[0].replace(name="state")
+    step.__signature__ = inspect.Signature([*operands, state, *options])
+    return of_step(step)
 
 
 def of_sequence(f):

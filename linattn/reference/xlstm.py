@@ -120,16 +120,7 @@ def mlstm_backward(
     return *sums, dstate
 
 
-@_states.of_step
-def mlstm_step(q, k, v, i, f, state, *, scale=None, normalize=True, eps=0.0):
-    """One token: ``q, k (..., d)``, ``v (..., m)``, ``i, f (...)`` -> ``(o, State)``."""
-    q, k, v = (np.asarray(x)[..., None, :] for x in (q, k, v))
-    i, f = (np.asarray(x)[..., None] for x in (i, f))
-    o, state = mlstm(
-        q, k, v, i, f, scale=scale, normalize=normalize, eps=eps, initial_state=state,
-        return_state=True,
-    )  # fmt: skip
-    return o[..., 0, :], state
+mlstm_step = _states.step_of(mlstm, "q k v", numbers="i f")
 
 
 def _denominator(nq, floor, eps):

@@ -101,7 +101,7 @@ def selective_units(trial: Trial, expected) -> list:
     dt = np.logaddexp(0, raw) if options["softplus"] else raw
     moved = moved + 4 * abs(dt)
     x, B = abs(x), abs(B)
-    dt, moved, B = (scan._keys(y, lengths) for y in (dt, moved, B))
+    dt, moved, B = (scan._exists(y, lengths) for y in (dt, moved, B))
     first, last = (options.get(key) for key in ("initial_state", "grad_state"))
     lead = np.broadcast_shapes(
         *(y.shape[:-2] for y in (x, dt, A, B, C, D, *(y for y in (z, g) if y is not None))),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..._bridges.bridge import compiled
+from ..._core.compiled import compiled
 from .._core import conversions
 from . import _layout, _value_gates
 from ._docs import documented

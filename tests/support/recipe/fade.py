@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-from .._states.state_arrays import State
-
-if TYPE_CHECKING:
-    from .._types import Array, ArrayLike
+from .functions import Functions
 
 FADE = Recurrence("fade")
+function = Functions(FADE)
 
 
-@filled
-def fade(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    rate: ArrayLike,
-    *,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    return_state: bool = False,
-    out: Array | None = None,
-) -> Array | tuple[Array, State]:
+@function
+def fade() -> None:
     """A memory that fades, and is read before it is written.
 
     ``o_i = scale s_{i-1}^T q_i``, ``s_i = c_i s_{i-1} + k_i v_i^T``, ``c = 1 / (1 + rate^2)``.
@@ -59,26 +42,10 @@ def fade(
            [1. ],
            [1.5]])
     """
-    return FADE.forward(
-        (q, k, v, rate), scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, return_state=return_state, out=out,
-    )  # fmt: skip
 
 
-@filled_like(fade)
-def fade_backward(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    rate: ArrayLike,
-    grad_out: ArrayLike,
-    *,
-    scale: float = 1.0,
-    key_lengths: ArrayLike | None = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: State | None = None,
-    grad_state: State | None = None,
-) -> tuple[Any, ...]:
+@function
+def fade_backward() -> None:
     """Gradients of `fade`.
 
     Returns
@@ -100,23 +67,10 @@ def fade_backward(
     array([[1.],
            [0.]])
     """
-    return FADE.backward(
-        (q, k, v, rate), grad_out, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, grad_state=grad_state,
-    )  # fmt: skip
 
 
-@filled_like(fade)
-def fade_step(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    rate: ArrayLike,
-    state: State,
-    *,
-    scale: float = 1.0,
-    in_place: bool = False,
-) -> tuple[Array, State]:
+@function
+def fade_step() -> None:
     """One token of `fade`: read the memory, let it fade, and write to it.
 
     Parameters
@@ -141,4 +95,3 @@ def fade_step(
     >>> o, state.s
     (array([8.]), array([[5.]]))
     """
-    return FADE.step((q, k, v, rate), state, scale=scale, in_place=in_place)

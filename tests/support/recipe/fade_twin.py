@@ -3,15 +3,16 @@
 
 import numpy as np
 
-from .delta_rule import _channels, _token_channels
+from . import states as _states
 from .linear import (
-    State,
+    _channels,
     _exists,
     _finish,
     _gradient_of_state,
     _matvec,
     _outer,
     _start,
+    _sum_channels,
     _sum_to,
     _tokens,
     _vecmat,
@@ -37,7 +38,7 @@ def fade(
         o[..., i, :] = scale * _vecmat(q[..., i, :], s[..., r, :, :])
         write = _outer(k[..., i, :], v[..., i, :])
         s[..., r, :, :] = c[..., i, :, None] * s[..., r, :, :] + write
-    return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
+    return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 def fade_backward(
@@ -70,22 +71,9 @@ def fade_backward(
         read = scale * _outer(q[..., i, :], g[..., i, :])
         ds[..., r, :, :] = c[..., i, :, None] * ds[..., r, :, :] + read
     dk, dv, dx = (_exists(y, key_lengths) for y in (dk, dv, dx))
-    if channels.shape[-1] == 1:  # one number for all channels
-        dx = dx.sum(-1, keepdims=True)
-    grads = (
-        *(_sum_to(y, of) for y, of in ((dq, q), (dk, k), (dv, v))),
-        _sum_to(dx, channels).reshape(rate.shape),
-    )
-    if initial_state is None and grad_state is None:
-        return grads
-    return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
+    grads = (_sum_to(y, of) for y, of in ((dq, q), (dk, k), (dv, v)))
+    dstate = _gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens)
+    return *grads, _sum_channels(dx, rate, q, k, v), *dstate
 
 
-def fade_step(q, k, v, rate, state: State, *, scale=1.0):
-    """One token of `fade`: ``q, k (..., d)``, ``v (..., m)``, ``rate (...)`` or ``(..., d)``."""
-    others = tuple(map(np.asarray, (q, k, v)))
-    o, state = fade(
-        *(x[..., None, :] for x in (*others, _token_channels(np.asarray(rate), *others))),
-        scale=scale, initial_state=state, return_state=True,
-    )  # fmt: skip
-    return o[..., 0, :], state
+fade_step = _states.step_of(fade, "q k v", gates="rate")
