@@ -49,7 +49,8 @@ except ImportError as error:
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DASK
 from .._call.recurrence import Recurrence
-from . import _in_order, _over_all
+from . import _calls
+from ._calls import backward
 
 if TYPE_CHECKING:
     from .._signatures.dask import *  # noqa: F403
@@ -59,14 +60,7 @@ def forward(r: Recurrence, operands: tuple[Any, ...], *, out: Any = None, **opti
     """`Recurrence.forward` on dask arrays."""
     if out is not None:
         raise TypeError(f"{r.name}: out is given; expected None with dask arrays, which are lazy")
-    return (_over_all if r.cross else _in_order).forward(r, operands, **options)
-
-
-def backward(
-    r: Recurrence, operands: tuple[Any, ...], grad_out: Any, **options: Any
-) -> tuple[Any, ...]:
-    """`Recurrence.backward` on dask arrays."""
-    return (_over_all if r.cross else _in_order).backward(r, operands, grad_out, **options)
+    return _calls.forward(r, operands, **options)
 
 
 def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:

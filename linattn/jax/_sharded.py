@@ -52,11 +52,9 @@ def forward(
 
 def _effect(r: Recurrence, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
     """The element of this device's tokens."""
-    if r.decay is None:
-        return block_scan.effect(r, arrays, end_of, jnp)
     dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
     normalize = options.get("normalize", True)
-    return block_scan.scaled_effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
+    return block_scan.effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
 
 
 def _start(r: Recurrence, mine: Any, initial_state: State | None) -> State:
