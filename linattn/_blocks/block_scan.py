@@ -83,10 +83,10 @@ def backward(
     """
     r = RECURRENCES[call.name]
     *arrays, grad_out = _at_least(call.dtype, *operands, grad_out)
-    state = _with_all_axes(state, _empty_state(call, tuple(arrays)))
     *grads, start = r.backward(
         tuple(arrays), grad_out, key_lengths=key_lengths, cu_seqlens=call.cu_seqlens,
-        initial_state=state, grad_state=grad_state, **call.options,
+        initial_state=_with_all_axes(state, call, tuple(arrays)), grad_state=grad_state,
+        **call.options,
     )  # fmt: skip
     found = iter(grads)
     return *(None if x is None else next(found) for x in arrays), start
@@ -216,22 +216,18 @@ def gradient_sum(call: Settings, operands: Operands, key_lengths: Any, grad_out:
     return Element(None, s * s.dtype.type(options["scale"]))
 
 
-def _empty_state(call: Settings, operands: Operands) -> State:
-    """The state before all tokens, with all leading axes."""
+def _with_all_axes(state: State | None, call: Settings, operands: Operands) -> State:
+    """The state with all leading axes, so that its gradient is not summed over any; None is the
+    state before all tokens."""
     r, packed = RECURRENCES[call.name], call.cu_seqlens
     read, cores = r.checked(r.name, operands, call.options)
     lead = read.batch if packed is None else (*read.batch, len(packed) - 1)
-    dtype = state_dtype(*read.typed)
-    return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
-
-
-def _with_all_axes(state: State | None, empty: State) -> State:
-    """The state with the leading axes of the empty one, which stands for None."""
     if state is None:
-        return empty
+        dtype = state_dtype(*read.typed)
+        return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
     return State(*(
-        None if x is None else np.broadcast_to(y, x.shape)
-        for x, y in zip(empty, (*state, None)[:3], strict=True)
+        None if core is None else np.broadcast_to(x, (*lead, *core))
+        for x, core in zip(state, cores, strict=False)
     ))  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class BlockedCall:
     grad_out: Value
 
     def __init__(self, r: Recurrence, method: str, options: Mapping[str, Any]) -> None:
-        self.r, self.name = r, r.names[method]
+        self.r, self.name, self.backward = r, r.names[method], method == "backward"
         self.options = {"feature_map": "identity", **options}  # not every recurrence has a map
         self.reverse = bool(options.get("reverse"))
 
@@ -62,7 +62,7 @@ class BlockedCall:
         """Checks a call and finds its shapes and dtypes; arrays may be stand-ins."""
         call, cores = self.r.checked(self.name, operands, self.options)
         typed = call.typed
-        if grad_out is not None:
+        if self.backward:
             grad_out = self.r.cotangent(self.name, grad_out, call)
             typed = *typed, grad_out
         packed: tuple[int, ...] = ()

@@ -114,17 +114,13 @@ class _Call(BlockedCall):
         def local() -> tuple[Any, dict[str, Any]]:
             self.check(operands, grad_out, states)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
-            if self.r.cross:
-                self._check_leading_axes(arrays)
-            if self.r.layout.elementwise:
-                self._check_tokens(arrays)
+            self._check_shapes(arrays)
             return arrays, self._agreement(arrays, key_lengths, states, alike)
 
         self.operands = _meet(ranks, self.name, local)
-        self.grad_out = None if grad_out is None else np.asarray(grad_out)
+        self.grad_out = np.asarray(grad_out) if self.backward else None
         self.lengths = _lengths(ranks, self.name, self.operands[1], self.batch, key_lengths)
-        dtype = self.dtype if grad_out is None else None
-        self.settings = Settings(name, self.options, None, dtype)
+        self.settings = Settings(name, self.options, None, self.dtype)
 
     def each(self, function: Callable[..., Any], *values: Value, of: slice = ALL) -> Value:
         @cache
@@ -147,23 +143,22 @@ class _Call(BlockedCall):
         state = _together(self.ranks, values)
         return State(*(None if x is None else self.ranks.total(x) for x in state))
 
-    def _check_leading_axes(self, arrays: tuple[Any, ...]) -> None:
+    def _check_shapes(self, arrays: tuple[Any, ...]) -> None:
+        """Refuses keys that leading axes share and factors that all tokens share: with one token a
+        rank, their shape is that of factors of the token, and the gradients differ."""
+        tokens = self.read.shape[-2:-1]
         for row, x in zip(self.r.operands, arrays, strict=True):
-            if x.shape[:-2] != self.batch:
-                raise ValueError(
-                    f"{self.name}: {row.name} has shape {x.shape}; expected the leading axes "
-                    f"{self.batch} in each of q, k and v where they are on several ranks"
+            expected = ""
+            if self.r.cross and x.shape[:-2] != self.batch:
+                expected = (
+                    f"the leading axes {self.batch} in each of q, k and v where they are on "
+                    "several ranks"
                 )
-
-    def _check_tokens(self, arrays: tuple[Any, ...]) -> None:
-        """Refuses factors that all tokens share: with one token a rank, their shape is that of
-        factors of the token, and the gradients differ."""
-        shape = self.read.shape
-        for row, x in zip(self.r.operands, arrays, strict=True):
-            if x.shape[-2:-1] != shape[-2:-1]:
+            elif self.r.layout.elementwise and x.shape[-2:-1] != tokens:
+                expected = f"{tokens[0]} tokens, this rank's: an array that is broadcast to them"
+            if expected:
                 raise ValueError(
-                    f"{self.name}: {row.name} has shape {x.shape}; expected {shape[-2]} tokens, "
-                    "this rank's: an array that is broadcast to them"
+                    f"{self.name}: {row.name} has shape {x.shape}; expected {expected}"
                 )
 
     def _agreement(

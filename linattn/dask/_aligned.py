@@ -42,9 +42,10 @@ class Call(BlockedCall):
         key_lengths: Any, cu_seqlens: Any = None, grad_out: Any = None, **states: State | None,
     ) -> None:  # fmt: skip
         super().__init__(r, method, options)
-        given = [
-            x if isinstance(x, _KEPT) or hasattr(x, "dtype") else np.asarray(x) for x in operands
-        ]
+        *given, grad_out = (
+            x if isinstance(x, _KEPT) or hasattr(x, "dtype") else np.asarray(x)
+            for x in (*operands, grad_out)
+        )
         metas = tuple(self._meta(row.name, x) for row, x in zip(r.operands, given, strict=True))
         state_metas = {
             field: None if state is None
@@ -56,12 +57,12 @@ class Call(BlockedCall):
         self.given = [
             _array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given
         ]
-        if grad_out is not None:
+        if self.backward:
             grad_out = da.broadcast_to(da.asarray(grad_out), self.typed[-1].shape)
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, fit.sizes.get("s", fit.sizes["n"]))
         self._chunk([*(self._spread(x, fit.own) for x in self.given), grad_out, key_lengths])
-        dtype = self._part_dtype() if method == "backward" else self.dtype
+        dtype = self._part_dtype() if self.backward else self.dtype
         self.settings = Settings(r.name, self.options, self.cu_seqlens, dtype)
         fields = {field: self._state_arrays(x) for field, x in states.items()}
         self.states = {field: _state_value(x) for field, x in fields.items()}

@@ -16,9 +16,11 @@ from ._aligned import Call, summed
 
 def forward(
     r: Recurrence, operands: tuple[Any, ...], *, key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, return_state: bool = False, **options: Any,
+    initial_state: State | None = None, return_state: bool = False, out: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`Recurrence.forward` in blocks."""
+    if out is not None:
+        raise TypeError(f"{r.name}: out is given; expected None with dask arrays, which are lazy")
     call = Call(r, "forward", operands, options, key_lengths, cu_seqlens,
                 initial_state=initial_state)  # fmt: skip
     if r.cross:

@@ -23,7 +23,7 @@ the group's ``timeout``, which `torch.distributed.init_process_group` takes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,9 +154,4 @@ class _Processes:
 
 
 def _composed(elements: Sequence[AnyElement]) -> AnyElement | None:
-    if not elements:
-        return None
-    whole, *rest = elements
-    for element in rest:
-        whole = effects.compose(whole, element)
-    return whole
+    return reduce(effects.compose, elements) if elements else None
