@@ -278,6 +278,11 @@ def test_wrong_input():
         linattn.causal(q, k, v, out=np.empty(V.shape))
     with pytest.raises(TypeError, match="unexpected keyword argument 'out'"):
         linattn.dask.causal(q, k, v, out=np.empty(V.shape))
+    with pytest.raises(TypeError, match="causal_backward: grad_out is None; expected an array"):
+        linattn.dask.causal_backward(q, k, v, None)
+    arrays = Q[0, 0], K[0, 0], V[0, 0], C[0, 0]
+    lists = [x.tolist() for x in arrays]
+    same(linattn.dask.causal_backward(*lists), linattn.causal_backward(*arrays))
     with pytest.raises(ValueError, match="one number a value channel"):
         linattn.dask.delta(q, k, v, chunked(draw(B, H, N, M))).compute()
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=0)

@@ -14,8 +14,8 @@ algebra, also that of states under a log scale (`Recurrence.decay`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,52 +30,100 @@ from .._states.state_arrays import State
 from .effects import Element, ScaledElement
 
 if TYPE_CHECKING:
-    from .._call.interface import Interface
     from .._call.recurrence import Operands
     from .._core.layout import Operand
     from .._types import DType
 
 
-def with_map(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with a map, which not every recurrence has."""
-    return {"feature_map": "identity", **options}
+class Settings(NamedTuple):
+    """What all blocks of a call have in common: pickle can send it to where a block is."""
+
+    name: str  #: of the recurrence
+    options: dict[str, Any]
+    cu_seqlens: Any = None
+    dtype: DType | None = None  #: of outputs; if it is float32, 16-bit operands' gradients too
 
 
 @quiet
-def element(
-    name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
-) -> Element | ScaledElement:
-    """The element of a block of tokens."""
-    r = RECURRENCES[name]
+def element(call: Settings, operands: Operands, key_lengths: Any) -> Element | ScaledElement:
+    """The effect of a block on the state."""
+    r, options = RECURRENCES[call.name], call.options
     if r.transition == "identity":
-        return Element(None, *_sums(operands, key_lengths, **options))
+        return Element(None, *_sums(operands[1:], key_lengths, **options))
 
-    def end_of(operands: tuple[Any, ...], start: State | None) -> State:
+    def end_of(operands: Operands, start: State | None) -> State:
         state: State = r.forward(
             operands, key_lengths=key_lengths, initial_state=start, return_state=True, **options
         )[1]
         return state
 
-    if r.transition == "scaled":
-        call = r.layout.read(r.name, operands)
-        dtype, normalize = state_dtype(*call.typed), options.get("normalize", True)
-        return scaled_effect(
-            r, operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize
-        )
-    return effect(r, operands, end_of, key_lengths=key_lengths)
+    dtype = state_dtype(*r.layout.read(r.name, operands).typed)
+    normalize = options.get("normalize", True)
+    return effect(r, operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
 
 
-def scaled_effect(
-    r: Interface,
-    operands: tuple[Any, ...],
-    end_of: Callable[..., State],
-    dtype: DType,
-    *,
-    xp: Any = np,
-    key_lengths: Any = None,
-    normalize: bool = True,
-) -> ScaledElement:
-    """The element of a block; ``end_of(operands, state)`` is the state after it."""
+def forward(
+    call: Settings, operands: Operands, key_lengths: Any, state: State | None, *,
+    with_end: bool = False,
+) -> Any:  # fmt: skip
+    """The outputs of a block from the state before it, and the one after it if it is wanted."""
+    return RECURRENCES[call.name].forward(
+        operands, key_lengths=key_lengths, cu_seqlens=call.cu_seqlens, initial_state=state,
+        return_state=with_end, **call.options,
+    )  # fmt: skip
+
+
+def backward(
+    call: Settings, operands: Operands, key_lengths: Any, grad_out: Any, state: State | None,
+    grad_state: State | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of a block's operands, None for those left out, and of the state before it.
+
+    That of the state has all leading axes.
+    """
+    r = RECURRENCES[call.name]
+    *arrays, grad_out = _at_least(call.dtype, *operands, grad_out)
+    *grads, start = r.backward(
+        tuple(arrays), grad_out, key_lengths=key_lengths, cu_seqlens=call.cu_seqlens,
+        initial_state=_with_all_axes(state, call, tuple(arrays)), grad_state=grad_state,
+        **call.options,
+    )  # fmt: skip
+    found = iter(grads)
+    return *(None if x is None else next(found) for x in arrays), start
+
+
+def turned(
+    call: Settings, operands: Operands, key_lengths: Any, element: Any, grads: tuple[Any, ...],
+    state: State | None,
+) -> Any:  # fmt: skip
+    """The effect of a block on the gradient of the state, from its own gradients alone."""
+    return element.turned(grads[-1], state)
+
+
+def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
+    """The arrays, 16-bit ones in float32 if that is ``dtype``: so their gradients are too."""
+    if dtype != np.float32:
+        return list(arrays)
+    return [x if x is None or x.dtype.itemsize > 2 else np.asarray(x, dtype) for x in arrays]
+
+
+def effect(
+    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType, *,
+    xp: Any = np, key_lengths: Any = None, normalize: bool = True,
+) -> Element | ScaledElement:  # fmt: skip
+    """The element of operands that are arrays of ``xp``, with states of that dtype;
+    ``end_of(operands, state)`` is the state after them."""
+    if r.decay is not None:
+        return _scaled_effect(r, operands, end_of, dtype, xp, key_lengths, normalize)
+    end = end_of(operands, None)
+    a = _transition(r, operands, end, end_of, xp, key_lengths)
+    return Element(a, end.s, end.z, r.transition == "matrix")
+
+
+def _scaled_effect(
+    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType, xp: Any,
+    key_lengths: Any, normalize: bool,
+) -> ScaledElement:  # fmt: skip
     pairs = [*zip(r.operands, operands, strict=True)]
     sizes = {
         letter: size
@@ -96,12 +144,11 @@ def scaled_effect(
 
 
 def _sums(
-    operands: tuple[Any, ...], key_lengths: Any, *, feature_map: Any, normalize: bool,
-    **unused: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    operands: Sequence[Any], key_lengths: Any, *, feature_map: Any, normalize: bool, **unused: Any
+) -> tuple[Any, Any]:
     """``sum phi(k) v^T`` and ``sum phi(k)``, without the outputs that `causal` would make."""
     dtype = result_dtype(*operands)
-    k, v = (np.asarray(x, dtype) for x in operands[1:])
+    k, v = (np.asarray(x, dtype) for x in operands)
     if key_lengths is not None or mapped.outside(feature_map):
         k, v = (np.asarray(x, state_dtype(*operands)) for x in (k, v))
         k, feature_map = feature_maps.get(feature_map)(k), "identity"
@@ -112,17 +159,6 @@ def _sums(
         return run(ufuncs[f"state_{feature_map}_sum"], (k, v))[0], None
     s, z = run(ufuncs[f"state_{feature_map}"], (k, v))
     return s, z
-
-
-def effect(
-    r: Recurrence, operands: Sequence[Any], end_of: Callable[..., State], xp: Any = np,
-    key_lengths: Any = None,
-) -> Element:  # fmt: skip
-    """The element of operands that are arrays of ``xp``; ``end_of(operands, state)`` is the state
-    after them."""
-    end = end_of(operands, None)
-    a = _transition(r, operands, end, end_of, xp, key_lengths)
-    return Element(a, end.s, end.z, r.transition == "matrix")
 
 
 @quiet
@@ -173,34 +209,25 @@ def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) ->
 
 
 @quiet
-def gradient_sum(
-    q: Any, grad_out: Any, *, feature_map: Any, scale: float, **unused: Any
-) -> Element:
+def gradient_sum(call: Settings, operands: Operands, key_lengths: Any, grad_out: Any) -> Element:
     """The element of that gradient, ``scale sum phi(q) g^T``."""
-    s, _ = _sums((q, q, grad_out), None, feature_map=feature_map, normalize=False)
-    return Element(None, s * s.dtype.type(scale))
+    options = call.options
+    s, _ = _sums((operands[0], grad_out), None, **options | {"normalize": False})
+    return Element(None, s * s.dtype.type(options["scale"]))
 
 
-def empty_state(
-    r: Interface, operands: tuple[Any, ...], sequences: int | None = None, **options: Any
-) -> State:
-    """The state before all tokens.
-
-    It has all leading axes, so that its gradient is not summed over any.
-    """
-    call, cores = r.checked(r.name, tuple(operands), options)
-    lead = call.batch if sequences is None else (*call.batch, sequences)
-    dtype = state_dtype(*call.typed)
-    return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
-
-
-def with_all_axes(state: State | None, empty: State) -> State:
-    """The state with the leading axes of the empty one, which stands for None."""
+def _with_all_axes(state: State | None, call: Settings, operands: Operands) -> State:
+    """The state with all leading axes, so that its gradient is not summed over any; None is the
+    state before all tokens."""
+    r, packed = RECURRENCES[call.name], call.cu_seqlens
+    read, cores = r.checked(r.name, operands, call.options)
+    lead = read.batch if packed is None else (*read.batch, len(packed) - 1)
     if state is None:
-        return empty
+        dtype = state_dtype(*read.typed)
+        return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
     return State(*(
-        None if x is None else np.broadcast_to(y, x.shape)
-        for x, y in zip(empty, (*state, None)[:3], strict=True)
+        None if core is None else np.broadcast_to(x, (*lead, *core))
+        for x, core in zip(state, cores, strict=False)
     ))  # fmt: skip
 
 
@@ -208,16 +235,21 @@ def with_all_axes(state: State | None, empty: State) -> State:
 
 
 @quiet
-def read(
-    q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
-) -> Any:
+def sums(call: Settings, operands: Operands, key_lengths: Any) -> State:
+    """The sums over a block of keys and values."""
+    return State(*_sums(operands, key_lengths, **call.options))
+
+
+@quiet
+def read(call: Settings, operands: Operands, key_lengths: Any, state: State) -> Any:
     """The outputs of queries from the sums over all keys, as in `linattn.noncausal`."""
-    _, o, den = _read(q, state, feature_map, normalize, eps, scale)
-    return (o / den if normalize else o).astype(result_dtype(q), copy=False)
+    (q,) = operands
+    _, o, den = _read(q, state, **call.options)
+    return (o if den is None else o / den).astype(call.dtype, copy=False)
 
 
 def _read(
-    q: Any, state: State, feature_map: Any, normalize: bool, eps: float, scale: float
+    q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
 ) -> tuple[Any, Any, Any]:
     a = feature_maps.get(feature_map)(q) * state.s.dtype.type(scale)
     o = product(a, state.s)
@@ -227,32 +259,32 @@ def _read(
 
 @quiet
 def read_backward(
-    q: Any, state: State, grad_out: Any, *, feature_map: Any, normalize: bool, eps: float,
-    scale: float,
-) -> tuple[Any, State]:  # fmt: skip
+    call: Settings, operands: Operands, key_lengths: Any, grad_out: Any, state: State
+) -> tuple[Any, State]:
     """The gradients of the queries and of the sums."""
-    phi = feature_maps.get(feature_map)
-    a, o, den = _read(q, state, feature_map, normalize, eps, scale)
+    q, grad_out = _at_least(call.dtype, *operands, grad_out)
+    a, o, den = _read(q, state, **call.options)
     grad = np.asarray(grad_out, a.dtype)
     dz = None
-    if normalize:
+    if den is None:
+        da = product(grad, state.s.mT)
+    else:
         grad = grad / den
         weight = -(grad * o).sum(-1, keepdims=True) / den
         da = product(grad, state.s.mT) + weight * state.z[..., None, :]
         dz = transposed_product(a, weight)[..., 0]
-    else:
-        da = product(grad, state.s.mT)
-    da = summed(da, a.shape, da.dtype)
-    dq = phi.input_gradient(q, a.dtype.type(scale) * da)
+    da = summed(da, a.shape, da.dtype) * a.dtype.type(call.options["scale"])
+    dq = feature_maps.get(call.options["feature_map"]).input_gradient(q, da)
     return dq.astype(result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
 
 @quiet
 def sums_backward(
-    k: Any, v: Any, grad: State, key_lengths: Any, *, feature_map: Any, **options: Any
+    call: Settings, operands: Operands, key_lengths: Any, grad: State
 ) -> tuple[Any, Any]:
     """The gradients of keys and values, from that of the sums."""
-    phi = feature_maps.get(feature_map)
+    k, v = _at_least(call.dtype, *operands)
+    phi = feature_maps.get(call.options["feature_map"])
     b = phi(k)
     db, dv = product(np.asarray(v, b.dtype), grad.s.mT), product(b, grad.s)
     if grad.z is not None:

@@ -143,30 +143,17 @@ def compose(first: Any, second: Any) -> Any:
     return second.behind(first)
 
 
-def after(state: State | None, element: AnyElement) -> State:
-    """The state after a block, from the one before it; None is the empty state."""
-    return element.after(state)
-
-
 def pack(element: AnyElement) -> Any:
     """An element as one row of real numbers, to send it."""
     flat = np.concatenate([np.ravel(x) for x in element if _is_array(x)])
     return flat.view(flat.real.dtype)
 
 
-def unpack(flat: Any, like: AnyElement) -> Any:
+def unpack(flat: Any, like: Any) -> Any:
     """The element in a row of numbers, as views, in the shapes of ``like``."""
-    fields: list[Any] = []
-    at = 0
-    flat = flat.view(like.s.dtype)
-    x: Any
-    for x in like:
-        if _is_array(x):
-            fields.append(flat[at : at + x.size].reshape(x.shape))
-            at += x.size
-        else:
-            fields.append(x)
-    return type(like)(*fields)
+    sizes = [x.size for x in like if _is_array(x)]
+    parts = iter(np.split(flat.view(like.s.dtype), np.cumsum(sizes)))
+    return type(like)(*(next(parts).reshape(x.shape) if _is_array(x) else x for x in like))
 
 
 def _is_array(x: Any) -> bool:

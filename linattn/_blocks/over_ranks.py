@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from .._call.recurrence import RECURRENCES
 from .._core import checks
-from .._core.dtypes import state_dtype
 from .._core.gradient_sums import sum_all
 from .._states import state_arrays
 from .._states.state_arrays import State
-from . import block_scan
+from .block_scan import Settings
+from .calls import ALL, BlockedCall, Value
 from .effects import AnyElement
 
 
@@ -57,18 +58,15 @@ def forward(
     ``alike`` are further values that have to be equal on all ranks, by their names in an error.
     """
     alike = {"return_state": bool(return_state), **(alike or {})}
-    call = _Call(ranks, name, "forward", operands, key_lengths, options, alike, initial_state)
+    call = _Call(ranks, name, "forward", operands, options, key_lengths, alike,
+                 initial_state=initial_state)  # fmt: skip
     if call.r.cross:
-        return block_scan.read(call.operands[0], call.total(), **call.options)
-    start, _ = call.start(initial_state)
-    result = _together(
-        ranks,
-        lambda: call.r.forward(
-            call.operands, key_lengths=call.lengths, initial_state=start,
-            return_state=return_state, **call.options,
-        ),
-    )  # fmt: skip
-    return (result[0], ranks.share(result[1], call.last)) if return_state else result
+        return call.outputs_over_all()()
+    o, with_end = call.outputs(initial_state)
+    if not return_state:
+        return _together(ranks, o)
+    o, end = _together(ranks, with_end)
+    return o, ranks.share(end, call.last)
 
 
 def backward(
@@ -76,21 +74,19 @@ def backward(
     initial_state: State | None = None, grad_state: State | None = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The gradients of this rank's operands and, if a state is given, of the first state."""
-    call = _Call(
-        ranks, name, "backward", operands, key_lengths, options, {}, initial_state, grad_out,
-        grad_state,
-    )  # fmt: skip
+    call = _Call(ranks, name, "backward", operands, options, key_lengths, {}, grad_out,
+                 initial_state=initial_state, grad_state=grad_state)  # fmt: skip
     if call.r.cross:
-        return _backward_over_all_keys(call, grad_out)
-    grads = _backward_in_order(call, grad_out, initial_state, grad_state)
-    rows = [row for row, x in zip(call.r.operands, call.operands, strict=True) if x is not None]
+        return tuple(grad() for grad in call.gradients_over_all())
+    *grads, start = _together(ranks, call.gradients(initial_state, grad_state))
     first = tuple(  # every rank has the same array where there are no tokens
         grad if row.has_tokens else ranks.total(grad)
-        for grad, row in zip(grads[:-1], rows, strict=True)
+        for grad, row in zip(grads, call.r.operands, strict=True)
+        if grad is not None
     )
     if initial_state is None and grad_state is None:
         return first
-    state = ranks.share(grads[-1], call.first)
+    state = ranks.share(start, call.first)
     if initial_state is not None:
         state = State(*(
             None if x is None else sum_all((grad,), (x,))[0]
@@ -99,131 +95,75 @@ def backward(
     return *first, state
 
 
-def _backward_in_order(
-    call: _Call, grad_out: Any, initial_state: State | None, grad_state: State | None
-) -> tuple[Any, ...]:
-    """The gradients of this rank's operands, and of the state before them."""
-    ranks, r, operands, options = call.ranks, call.r, call.operands, call.options
-    start, effect = call.start(initial_state)
-    before = block_scan.with_all_axes(start, block_scan.empty_state(r, operands, **options))
+class _Call(BlockedCall):
+    """A call on this rank's tokens, after all ranks have found that their calls agree.
 
-    def run(grad: State | None) -> tuple[Any, ...]:
-        grads: tuple[Any, ...] = r.backward(
-            operands, grad_out, key_lengths=call.lengths, grad_state=grad, initial_state=before,
-            **options,
-        )  # fmt: skip
-        return grads
-
-    def local() -> tuple[Any, ...]:
-        if block_scan.gradient_is_sum(r, **options):
-            grad = np.asarray(grad_out)
-            return None, block_scan.gradient_sum(operands[0], grad, **options)
-        grads = run(None)
-        return grads, effect.turned(grads[-1], before)
-
-    grads, element = _together(ranks, local)
-    behind = call.behind(element)
-    last = grad_state if behind is None else behind.after(grad_state)
-    found: tuple[Any, ...] = _together(
-        ranks, lambda: run(last) if grads is None or last is not None else grads
-    )
-    return found
-
-
-def _backward_over_all_keys(call: _Call, grad_out: Any) -> tuple[Any, ...]:
-    """The gradients of this rank's queries, keys and values."""
-    q, k, v = call.operands
-    state = call.total()
-    dq, grad = _together(
-        call.ranks, lambda: block_scan.read_backward(q, state, grad_out, **call.options)
-    )
-    grad = State(*(None if x is None else call.ranks.total(x) for x in grad))
-    return dq, *block_scan.sums_backward(k, v, grad, call.lengths, **call.options)
-
-
-class _Call:
-    """A call on this rank's tokens, after all ranks have found that their calls agree."""
+    The rank has one block.  A value is a function without arguments, or what is known already.
+    """
 
     def __init__(
-        self, ranks: Ranks, name: str, method: str, operands: tuple[Any, ...], key_lengths: Any,
-        options: dict[str, Any], alike: dict[str, Any], initial_state: State | None,
-        grad_out: Any = None, grad_state: State | None = None,
+        self, ranks: Ranks, name: str, method: str, operands: tuple[Any, ...],
+        options: dict[str, Any], key_lengths: Any, alike: dict[str, Any], grad_out: Any = None,
+        **states: State | None,
     ) -> None:  # fmt: skip
-        r = self.r = RECURRENCES[name]
-        self.ranks, self.name = ranks, r.names[method]
-        self.options = options = block_scan.with_map(options)
-        self.reverse = bool(options.get("reverse"))
+        super().__init__(RECURRENCES[name], method, options)
+        self.ranks = ranks
         #: The ranks of the tokens that are scanned first and last.
         self.first, self.last = (-1, 0) if self.reverse else (0, -1)
-        states = {"initial_state": initial_state, "grad_state": grad_state}
 
         def local() -> tuple[Any, dict[str, Any]]:
-            call, cores = r.checked(self.name, tuple(operands), options)
+            self.check(operands, grad_out, states)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
-            if r.cross:
-                self._check_leading_axes(arrays, call.batch)
-            if r.layout.elementwise:
-                self._check_tokens(arrays, call.shape)
-            grad: tuple[Any, ...] = ()
-            if grad_out is not None:
-                grad = (r.cotangent(self.name, grad_out, call),)
-            dtype = state_dtype(*call.typed, *grad)
-            given: dict[str, Any] = {
-                "an initial_state": initial_state is not None,
-                "a grad_state": grad_state is not None,
-            }
-            for field, state in states.items():
-                if state is not None:
-                    state_arrays.checked(self.name, field, state, call.batch, cores, dtype)
-                    given[f"the checksum of {field}"] = _checksum(state)
-            meta = self._agreement(call, arrays, grad, key_lengths, options | alike | given)
-            return (arrays, call.batch), meta
+            self._check_shapes(arrays)
+            return arrays, self._agreement(arrays, key_lengths, states, alike)
 
-        self.operands, batch = _meet(ranks, self.name, local)
-        self.lengths = _lengths(ranks, self.name, self.operands[1], batch, key_lengths)
+        self.operands = _meet(ranks, self.name, local)
+        self.grad_out = np.asarray(grad_out) if self.backward else None
+        self.lengths = _lengths(ranks, self.name, self.operands[1], self.batch, key_lengths)
+        self.settings = Settings(name, self.options, None, self.dtype)
 
-    def element(self, key: str, operands: tuple[Any, ...]) -> AnyElement:
-        """The effect of this rank's tokens on the state of a recurrence."""
-        return block_scan.element(key, operands, self.lengths, **self.options)
+    def each(self, function: Callable[..., Any], *values: Value, of: slice = ALL) -> Value:
+        @cache
+        def value() -> Any:
+            given = (x() if callable(x) else x for x in values)
+            return function(self.settings, self.operands[of], self.lengths, *given)
 
-    def start(self, state: State | None) -> tuple[State | None, Any]:
-        """The state before this rank's tokens, from the one before all, and their own effect."""
-        element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
-        before = self.ranks.behind(element) if self.reverse else self.ranks.before(element)
-        return state if before is None else before.after(state), element
+        return value
 
-    def behind(self, element: AnyElement) -> AnyElement | None:
-        """The effect on a gradient of the ranks that are scanned later."""
-        return self.ranks.before(element) if self.reverse else self.ranks.behind(element)
+    def part(self, value: Value, i: int) -> Value:
+        return lambda: value()[i]
 
-    def total(self) -> State:
-        """The sums over the keys of all ranks."""
-        _, k, v = self.operands
-        element: Any = _together(self.ranks, lambda: self.element("causal", (k, k, v)))
-        z = None if element.z is None else self.ranks.total(element.z)
-        return State(self.ranks.total(element.s), z)
+    def scan(self, elements: Value, start: Value, *, backwards: bool = False) -> Value:
+        element = _together(self.ranks, elements)
+        later = backwards is not self.reverse  # whether the ranks after this one are scanned first
+        before = (self.ranks.behind if later else self.ranks.before)(element)
+        return start if before is None else before.after(start)
 
-    def _check_leading_axes(self, arrays: tuple[Any, ...], batch: tuple[int, ...]) -> None:
+    def total(self, values: Value, of: slice) -> Value:
+        state = _together(self.ranks, values)
+        return State(*(None if x is None else self.ranks.total(x) for x in state))
+
+    def _check_shapes(self, arrays: tuple[Any, ...]) -> None:
+        """Refuses keys that leading axes share and factors that all tokens share: with one token a
+        rank, their shape is that of factors of the token, and the gradients differ."""
+        tokens = self.read.shape[-2:-1]
         for row, x in zip(self.r.operands, arrays, strict=True):
-            if x.shape[:-2] != batch:
-                raise ValueError(
-                    f"{self.name}: {row.name} has shape {x.shape}; expected the leading axes "
-                    f"{batch} in each of q, k and v where they are on several ranks"
+            expected = ""
+            if self.r.cross and x.shape[:-2] != self.batch:
+                expected = (
+                    f"the leading axes {self.batch} in each of q, k and v where they are on "
+                    "several ranks"
                 )
-
-    def _check_tokens(self, arrays: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-        """Refuses factors that all tokens share: with one token a rank, their shape is that of
-        factors of the token, and the gradients differ."""
-        for row, x in zip(self.r.operands, arrays, strict=True):
-            if x.shape[-2:-1] != shape[-2:-1]:
+            elif self.r.layout.elementwise and x.shape[-2:-1] != tokens:
+                expected = f"{tokens[0]} tokens, this rank's: an array that is broadcast to them"
+            if expected:
                 raise ValueError(
-                    f"{self.name}: {row.name} has shape {x.shape}; expected {shape[-2]} tokens, "
-                    "this rank's: an array that is broadcast to them"
+                    f"{self.name}: {row.name} has shape {x.shape}; expected {expected}"
                 )
 
     def _agreement(
-        self, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...], key_lengths: Any,
-        options: dict[str, Any],
+        self, arrays: tuple[Any, ...], key_lengths: Any, states: Mapping[str, State | None],
+        alike: Mapping[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
         """What has to be equal on all ranks: otherwise one would wait for another for ever."""
         own = self.r.layout.own_axes(arrays)
@@ -232,14 +172,18 @@ class _Call:
                 None if x is None else _but_tokens(x.shape, axes if row.has_tokens else 0)
             for row, x, axes in zip(self.r.operands, arrays, own, strict=True)
         }  # fmt: skip
+        grad = self.typed[len(self.read.typed) :]
+        known = {field: x for field, x in states.items() if x is not None}
         lengths = None
         if key_lengths is not None:
             lengths = checks.integers(self.name, "key_lengths", key_lengths).tolist()
         return {
-            "the leading axes": call.batch, "(d, m)": call.core, **shapes,
+            "the leading axes": self.batch, "(d, m)": self.read.core, **shapes,
             "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
-            "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
-            "key_lengths": lengths, **options,
+            "dtype": [str(x.dtype) for x in self.typed], "key_lengths": lengths,
+            **self.options, **alike, "an initial_state": "initial_state" in known,
+            "a grad_state": "grad_state" in known,
+            **{f"the checksum of {field}": _checksum(x) for field, x in known.items()},
         }  # fmt: skip
 
 

@@ -37,56 +37,24 @@ some virtual machines.  If you have the memory, set both of these before a clust
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
-    import dask.array as da
+    import dask.array  # noqa: F401
 except ImportError as error:
     raise ImportError(f"linattn.dask needs {error.name}: pip install 'linattn[dask]'") from error
 
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DASK
-from .._call.recurrence import Recurrence
-from . import _in_order, _over_all
+from ._calls import backward, forward
 
 if TYPE_CHECKING:
     from .._signatures.dask import *  # noqa: F403
 
 
-def forward(r: Recurrence, operands: tuple[Any, ...], *, out: Any = None, **options: Any) -> Any:
-    """`Recurrence.forward` on dask arrays."""
-    if out is not None:
-        raise TypeError(f"{r.name}: out is given; expected None with dask arrays, which are lazy")
-    return (_over_all if r.cross else _in_order).forward(r, operands, **options)
-
-
-def backward(
-    r: Recurrence, operands: tuple[Any, ...], grad_out: Any, **options: Any
-) -> tuple[Any, ...]:
-    """`Recurrence.backward` on dask arrays."""
-    return (_over_all if r.cross else _in_order).backward(r, operands, grad_out, **options)
-
-
-def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of operands of which one becomes a dask array."""
-
-    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
-        numbers = [
-            isinstance(x, (int, float, complex)) for x in operands
-        ]  # these determine no dtype
-        i = numbers.index(False) if False in numbers else 0
-        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
-        return method(operands, *more, **options)
-
-    return lazy
-
-
 _functions = recurrences(
-    DASK,
-    forward=lambda r: _lazily(partial(forward, r)),
-    backward=lambda r: _lazily(partial(backward, r)),
+    DASK, forward=lambda r: partial(forward, r), backward=lambda r: partial(backward, r)
 )
 globals().update(_functions)
 __all__ = [*_functions]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
 
-from .._blocks import block_scan
+from .._blocks.block_scan import Settings
+from .._blocks.calls import ALL, KEYS, QUERIES, BlockedCall, Value
 from .._call.recurrence import Recurrence
 from .._core import checks
-from .._core.dtypes import gradient_dtype, real_dtype, result_dtype, state_dtype
+from .._core.dtypes import gradient_dtype, real_dtype, result_dtype
 from .._core.gradient_sums import repeats
 from .._core.lazy import refuse_unknown
 from .._states import state_arrays
@@ -22,63 +23,66 @@ from .._states.state_arrays import State
 from . import _tasks
 from ._graph import Graph
 
+GROUP = 16  #: blocks whose states one task finds: one a block would take longer than the sums
 
-class Call:
-    """A call's operands, checked and in chunks that fit together, and its tasks."""
+
+#: Operands that determine no dtype: numbers of Python's.
+_KEPT = type(None), int, float, complex
+
+
+class Call(BlockedCall):
+    """A call's operands, checked and in chunks that fit together, and its tasks.
+
+    A value is a function of the index of a block: its position along the leading axes, then its
+    place among the tokens.  It returns the key of a task, or the task itself where this is short.
+    """
 
     def __init__(
         self, r: Recurrence, method: str, operands: Sequence[Any], options: dict[str, Any],
-        key_lengths: Any, cu_seqlens: Any = None, initial_state: State | None = None,
-        grad_state: State | None = None, grad_out: Any = None,
+        key_lengths: Any, cu_seqlens: Any = None, grad_out: Any = None, **states: State | None,
     ) -> None:  # fmt: skip
-        self.r = r
-        self.name = r.names[method]
-        self.options = options = block_scan.with_map(options)
-        kept = type(None), int, float, complex  # numbers of Python's determine no dtype
-        given = [
-            x if isinstance(x, kept) or hasattr(x, "dtype") else np.asarray(x) for x in operands
-        ]
-        metas = tuple(
-            x if isinstance(x, kept) else self._meta(row.name, x)
-            for row, x in zip(r.operands, given, strict=True)
+        super().__init__(r, method, options)
+        *given, grad_out = (
+            x if isinstance(x, _KEPT) or hasattr(x, "dtype") else np.asarray(x)
+            for x in (*operands, grad_out)
         )
-        call, self.cores = r.checked(self.name, tuple(metas), options)
-        self.shape, self.batch, typed = call.shape, call.batch, call.typed
-        dtype = result_dtype(*typed)
-        given = [_array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given]
-        tokens = call.fit.sizes.get("s", call.fit.sizes["n"])
-        self.cu_seqlens = None
-        if cu_seqlens is not None:
-            self.cu_seqlens = state_arrays.checked_bounds(self.name, cu_seqlens, tokens)
-        if grad_out is not None:
-            meta = self._meta("grad_out", grad_out)
-            meta = r.cotangent(self.name, meta, call)
-            grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
-            typed = *typed, meta
-        self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
+        metas = tuple(self._meta(row.name, x) for row, x in zip(r.operands, given, strict=True))
+        state_metas = {
+            field: None if state is None
+            else State(*map(self._meta, (f"{field}.{part}" for part in State._fields), state))
+            for field, state in states.items()
+        }  # fmt: skip
+        self.check(metas, self._meta("grad_out", grad_out), state_metas, cu_seqlens)
+        fit, dtype = self.read.fit, result_dtype(*self.read.typed)
+        self.given = [
+            _array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given
+        ]
+        if self.backward:
+            grad_out = da.broadcast_to(da.asarray(grad_out), self.typed[-1].shape)
         if key_lengths is not None:
-            key_lengths = self._lengths(key_lengths, tokens)
-        self.given = given
-        self._chunk([*(self._spread(x, call.fit.own) for x in given), grad_out, key_lengths])
-        states = ("initial_state", initial_state), ("grad_state", grad_state)
-        self.states = [self._state(*x) for x in states]
-        sources = [*self.arrays, self.grad, self.lengths, *self.states[0], *self.states[1]]
+            key_lengths = self._lengths(key_lengths, fit.sizes.get("s", fit.sizes["n"]))
+        self._chunk([*(self._spread(x, fit.own) for x in self.given), grad_out, key_lengths])
+        dtype = self._part_dtype() if self.backward else self.dtype
+        self.settings = Settings(r.name, self.options, self.cu_seqlens, dtype)
+        fields = {field: self._state_arrays(x) for field, x in states.items()}
+        self.states = {field: _state_value(x) for field, x in fields.items()}
+        self.operands, self.grad_out = [_value(x) for x in self.arrays], _value(self.grad)
+        sources = [*self.arrays, self.grad, self.lengths, *(x for y in fields.values() for x in y)]
         self.graph = Graph(self.name, sources, self.options, self.cu_seqlens)
 
     def _meta(self, name: str, x: Any) -> Any:
         """An array of that shape and dtype without memory, for checks."""
+        if isinstance(x, _KEPT):
+            return x
         refuse_unknown(self.name, name, x)
         return checks.shape_alone(x, x.dtype)
 
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
-        if not isinstance(key_lengths, da.Array):
-            return da.asarray(
-                state_arrays.checked_lengths(self.name, key_lengths, keys, self.batch)
-            )
-        state_arrays.checked_lengths(
-            self.name, self._meta("key_lengths", key_lengths), keys, self.batch
-        )
-        return key_lengths
+        """key_lengths as a dask array; values that are not known yet are not checked."""
+        lazy = isinstance(key_lengths, da.Array)
+        known = self._meta("key_lengths", key_lengths) if lazy else key_lengths
+        lengths = state_arrays.checked_lengths(self.name, known, keys, self.batch)
+        return key_lengths if lazy else da.asarray(lengths)
 
     def _spread(self, x: Any, own: Sequence[int]) -> Any:
         """An operand of a scan with those axes behind its leading ones; others as they are."""
@@ -88,7 +92,7 @@ class Call:
 
     def _chunk(self, arrays: list[Any]) -> None:
         """Sets the arrays in the same chunks, with all leading axes, some of length 1."""
-        lead, rows = len(self.batch), self.r.operands
+        leading, rows = [f"lead{j}" for j in range(len(self.batch))], self.r.operands
         ranks = [*self.r.layout.own_axes(arrays[:-2]), 2, 0]
         tokens = [*(row.dims[0] if row.has_tokens else "" for row in rows), "n", ""]
         arguments: list[Any] = []
@@ -96,140 +100,146 @@ class Call:
             if x is None:
                 continue
             x = da.asarray(x)
-            x = x[(None,) * (lead - (x.ndim - rank))]
-            own = list(range(lead, lead + rank))
-            names = [f"lead{j}" if x.shape[j] > 1 else f"one{i}.{j}" for j in range(lead)]
-            for j in own:
-                is_token = letter != "" and j == lead
-                names.append(letter if is_token else f"own{i}.{j}")
-                if not is_token and x.numblocks[j] > 1:
+            x = x[(None,) * (len(leading) - (x.ndim - rank))]
+            own = [letter, *range(1, rank)] if letter else [*range(rank)]
+            for j, chunks in enumerate(x.chunks[len(leading) :]):
+                if own[j] != letter and len(chunks) > 1:
                     raise ValueError(
-                        f"{self.name}: an operand of shape {x.shape} is in chunks of "
-                        f"{x.chunks[j]} along axis {j}; expected one chunk along its width: "
+                        f"{self.name}: an operand of shape {x.shape} is in chunks of {chunks} "
+                        f"along axis {len(leading) + j}; expected one chunk along its width: "
                         "x.rechunk({-1: -1})"
                     )
-            arrays[i] = x
-            arguments += [x, names]
-        _, unified = da.core.unify_chunks(*arguments, warn=False)  # n and s each have their own
-        unified = iter(unified)
-        arrays = [None if x is None else next(unified) for x in arrays]
-        *self.arrays, self.grad, self.lengths = arrays
-        q, k = self.arrays[:2]
-        whole = [x for x in arrays if x is not None]
-        self.lead = tuple(
-            max((x.chunks[j] for x in whole), key=lambda c: (sum(c), len(c))) for j in range(lead)
+            arguments += [x, [*leading, *(y if y == letter else f"{i}.{y}" for y in own)]]
+        chunks, found = da.core.unify_chunks(*arguments, warn=False)  # n and s each have their own
+        unified = iter(found)
+        *self.arrays, self.grad, self.lengths = (
+            None if x is None else next(unified) for x in arrays
         )
-        self.tokens, self.keys = q.chunks[lead], k.chunks[lead]
+        self.lead = tuple(chunks[x] for x in leading)
+        self.tokens = chunks["n"]
+        self.keys = chunks.get("s", self.tokens)
+        self.begin = np.cumsum([0, *self.keys])
         if self.cu_seqlens is not None and len(self.tokens) > 1:
             raise ValueError(
                 f"{self.name}: tokens are in chunks of {self.tokens}; expected one chunk with "
                 "cu_seqlens, whose sequences are its blocks already"
             )
+        self.positions = list(product(*(range(len(c)) for c in self.lead)))
         #: The blocks of tokens in the order in which they are scanned.
-        self.order = range(len(self.tokens))[:: -1 if self.options.get("reverse") else 1]
-        self.begin = np.cumsum([0, *self.keys])
+        self.order = range(len(self.tokens))[:: -1 if self.reverse else 1]
 
-    @property
-    def _packed_cores(self) -> State:
-        """The shapes of a state's arrays without leading axes, with that of sequences."""
-        packed = () if self.cu_seqlens is None else (len(self.cu_seqlens) - 1,)
-        return State(*(None if core is None else (*packed, *core) for core in self.cores))
-
-    def _state(self, field: str, state: State | None) -> list[Any]:
+    def _state_arrays(self, state: State | None) -> list[Any]:
         """The fields of a given state as dask arrays, in the chunks of the leading axes."""
-        if state is None:
-            return []
-        metas = State(*(
-            None if x is None else self._meta(f"{field}.{part}", x)
-            for part, x in zip(State._fields, state, strict=False)
-        ))  # fmt: skip
-        cores = self._packed_cores
-        state_arrays.checked(self.name, field, metas, self.batch, cores, self.state_dtype)
-        return [self._spread_field(x, core) for x, core in zip(state, cores, strict=False)]
+        found: list[Any] = []
+        for x, core in zip(state or (), self.cores, strict=False):
+            if x is not None:
+                x = da.asarray(x)
+                x = x[(None,) * (len(self.batch) - (x.ndim - len(core)))]
+                lead = (c if n > 1 else (1,) for c, n in zip(self.lead, x.shape, strict=False))
+                x = x.rechunk((*lead, *core))
+            found.append(x)
+        return found
 
-    def _spread_field(self, x: Any, core: Any) -> Any:
-        if x is None or core is None:
-            return None
-        x = da.asarray(x)
-        x = x[(None,) * (len(self.batch) - (x.ndim - len(core)))]
-        chunks = [c if size > 1 else (1,) for c, size in zip(self.lead, x.shape, strict=False)]
-        return x.rechunk((*chunks, *((size,) for size in core)))
+    # --- tasks of blocks ---------------------------------------------------------
 
-    # --- keys of blocks ----------------------------------------------------------
+    def each(self, function: Callable[..., Any], *values: Value, of: slice = ALL) -> Value:
+        run = partial(_tasks.run, function, self.settings)
 
-    def positions(self) -> list[tuple[int, ...]]:
-        """The positions of blocks along the leading axes."""
-        return list(product(*(range(len(c)) for c in self.lead)))
+        @cache
+        def value(at: tuple[int, ...]) -> Any:
+            blocks = [x(at) for x in self.operands[of]]
+            lengths = None if of is QUERIES else self._block_lengths(at)
+            return self.graph.add(run, blocks, lengths, *(x and x(at) for x in values))
 
-    def block(self, i: int, position: tuple[int, ...], j: int) -> Any:
-        """Operand i's block of the tokens j; an operand without tokens has one block for all."""
-        x, row = self.arrays[i], self.r.operands[i]
-        return None if x is None else _key(x, position, *([j] if row.has_tokens else []))
+        return value
 
-    def operands(self, position: tuple[int, ...], j: int) -> list[Any]:
-        """The operands' blocks of the tokens j."""
-        return [self.block(i, position, j) for i in range(len(self.arrays))]
+    def part(self, value: Value, i: int) -> Value:
+        return cache(lambda at: self.graph.add(itemgetter(i), value(at)))
 
-    def grad_out(self, position: tuple[int, ...], j: int) -> Any:
-        return _key(self.grad, position, j)
+    def total(self, values: Value, of: slice) -> Value:
+        count = len(self.keys if of is KEYS else self.tokens)
 
-    def key_lengths(self, position: tuple[int, ...], j: int) -> Any:
+        @cache
+        def of_all(position: tuple[int, ...]) -> Any:
+            parts = [values((*position, j)) for j in range(count)]
+            return self.graph.reduce(parts, _tasks.add)
+
+        return lambda at: of_all(at[:-1])
+
+    def scan(self, elements: Value, start: Value, *, backwards: bool = False) -> Value:
+        order, found = self.order[:: -1 if backwards else 1], dict[Any, Any]()
+        for position in self.positions:
+            blocks = [(*position, j) for j in order]
+            states = self._states(start(blocks[0]), [elements(at) for at in blocks[:-1]])
+            found |= dict(zip(blocks, states, strict=True))
+        return found.__getitem__
+
+    def _states(self, start: Any, elements: list[Any]) -> list[Any]:
+        """The states: `start`, and one after each element."""
+        add, starts = self.graph.add, [start]
+        full = range(0, len(elements) - GROUP + 1, GROUP)
+        if full:
+            wholes = [add(_tasks.whole, *elements[i : i + GROUP]) for i in full]
+            starts = self._states(start, wholes)
+        found: list[Any] = []
+        for i, state in enumerate(starts):
+            group = elements[i * GROUP : (i + 1) * GROUP - 1]
+            key = add(_tasks.states, state, *group)
+            found += [(itemgetter(j), key) for j in range(len(group) + 1)]
+        return found
+
+    def _block_lengths(self, at: tuple[int, ...]) -> Any:
         """The number of a block's tokens that have keys."""
         if self.lengths is None:
             return None
-        clip = partial(_tasks.clip, int(self.begin[j]), self.keys[j])
-        return self.graph.add(clip, _key(self.lengths, position))
-
-    def state(self, which: int) -> Callable[[tuple[int, ...]], Any]:
-        """The initial state (0) or the gradient of the last one (1), by position."""
-        fields = self.states[which]
-        if not fields:
-            return lambda position: self.nothing()
-        return lambda position: (
-            self.graph.add(
-                _tasks.state, *(None if x is None else _key(x, position) for x in fields)
-            ), 0
-        )  # fmt: skip
-
-    def nothing(self) -> tuple[Any, int]:
-        """No state."""
-        return [None], 0
+        j = at[-1]
+        return _tasks.clip, int(self.begin[j]), self.keys[j], _key(self.lengths, at)
 
     # --- arrays of blocks --------------------------------------------------------
 
-    def array(self, what: str, parts: dict[Any, Any], core: Sequence[Any], dtype: Any) -> Any:
-        """Blocks by position as an array; ``core`` are the chunks of the axes that do not lead."""
-        return self.graph.array(what, parts, (*self.lead, *core), dtype)
+    def blocks(self, value: Value) -> dict[Any, Any]:
+        """A value by the index of the block."""
+        tokens = range(len(self.tokens))
+        return {at: value(at) for at in ((*x, j) for x in self.positions for j in tokens)}
 
-    def fields(self, states: dict[Any, Any]) -> list[Any]:
-        """Blocks of each array of a state, from blocks of states; None for those it lacks."""
+    def output(self, parts: dict[Any, Any]) -> Any:
+        """The output, from blocks."""
+        chunks = *self.lead, self.tokens, self.read.shape[-1:]
+        return self.graph.array("o", parts, chunks, self.dtype)
+
+    def fields(self, states: Value, j: int) -> list[Any]:
+        """Blocks of each array of the states at the tokens j; None for those they lack."""
         return [
             None if core is None
-            else {at: self.graph.add(itemgetter(i), x) for at, x in states.items()}
+            else {at: self.graph.add(itemgetter(i), states((*at, j))) for at in self.positions}
             for i, core in enumerate(self.cores)
         ]  # fmt: skip
 
     def as_state(self, fields: list[Any]) -> State:
         """A State of dask arrays."""
-        arrays = zip(State._fields, fields, self._packed_cores, strict=True)
         return State(*(
             None if parts is None
-            else self.array(name, parts, [(size,) for size in core], self.state_dtype)
-            for name, parts, core in arrays
+            else self.graph.array(
+                name, parts, (*self.lead, *((n,) for n in core)), self.state_dtype
+            )
+            for name, parts, core in zip(State._fields, fields, self.cores, strict=True)
         ))  # fmt: skip
 
-    def gradients(self, parts: list[dict[Any, Any]]) -> tuple[Any, ...]:
-        """The gradients in the operands' given shapes, from those of blocks by position."""
-        there = [(i, x) for i, x in enumerate(self.arrays) if x is not None]
-        sums = {i: self._shared(i, parts[i]) for i, _ in there}
+    def gradient_blocks(self, grads: Sequence[Value]) -> list[Any]:
+        """The gradients of each operand by its own blocks; None for those left out."""
+        places = range(len(self.arrays))
+        return [None if self.arrays[i] is None else self._shared(i, grads[i]) for i in places]
+
+    def summed_gradients(self, parts: list[Any]) -> tuple[Any, ...]:
+        """The gradients in the operands' given shapes, from blocks."""
         return tuple(
-            summed(self.graph.array(f"d{i}", sums[i], x.chunks, self._wide(i, self.part_dtype)),
+            summed(self.graph.array(f"d{i}", parts[i], x.chunks,
+                                    self._wide(i, self.settings.dtype)),
                    self.given[i].shape, self._wide(i, self.dtype))
-            for i, x in there
+            for i, x in enumerate(self.arrays) if x is not None
         )  # fmt: skip
 
-    @property
-    def part_dtype(self) -> Any:
+    def _part_dtype(self) -> Any:
         """The dtype of a task's gradients, which is not 16-bit if there is a sum to come."""
         lead = len(self.batch)
         shared = any(
@@ -238,13 +248,13 @@ class Call:
         )
         return self.state_dtype if shared else self.dtype
 
-    def _shared(self, i: int, parts: dict[Any, Any]) -> dict[Any, Any]:
+    def _shared(self, i: int, grad: Value) -> dict[Any, Any]:
         """Operand i's gradients by its own blocks, summed over the positions that share one."""
+        has_tokens, x = self.r.operands[i].has_tokens, cast(da.Array, self.arrays[i])
+        tokens = range(x.numblocks[len(self.lead)] if has_tokens else len(self.tokens))
         blocks: dict[Any, list[Any]] = {}
-        has_tokens = self.r.operands[i].has_tokens
-        for (*position, j), part in parts.items():
-            where = _place(self.arrays[i], tuple(position))
-            blocks.setdefault((*where, j) if has_tokens else where, []).append(part)
+        for at in ((*position, j) for position in self.positions for j in tokens):
+            blocks.setdefault(_key(x, at)[1:], []).append(grad(at))
         return {at: self.graph.reduce(same, _tasks.add) for at, same in blocks.items()}
 
     def _wide(self, i: int, dtype: Any) -> Any:
@@ -271,11 +281,19 @@ def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
     return x if x.dtype == dtype else x.map_blocks(_tasks.rounded, dtype, dtype=dtype)
 
 
-def _place(x: Any, position: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of the block for a position; an axis of length 1 has one block for all."""
-    return tuple(min(i, size - 1) for i, size in zip(position, x.numblocks, strict=False))
+def _key(x: Any, at: tuple[int, ...]) -> Any:
+    """The key of x's block for an index; an axis in one block has this one for all."""
+    places = (*at, *(0,) * x.ndim)
+    return x.name, *(min(i, n - 1) for i, n in zip(places, x.numblocks, strict=False))
 
 
-def _key(x: Any, position: tuple[int, ...], *more: int) -> Any:
-    at = *_place(x, position), *more
-    return x.name, *at, *(0 for _ in x.numblocks[len(at) :])
+def _value(x: Any) -> Value:
+    """The blocks of an array as a value; None for none."""
+    return lambda at: None if x is None else _key(x, at)
+
+
+def _state_value(fields: list[Any]) -> Value:
+    """The same of a state's arrays."""
+    if not fields:
+        return lambda at: None
+    return lambda at: (State, *(None if x is None else _key(x, at) for x in fields))

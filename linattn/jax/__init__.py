@@ -65,51 +65,23 @@ def _forward(r: Recurrence) -> Callable[..., Any]:
 
 
 _made = recurrences(JAX, forward=_forward, step=lambda r: partial(_recurrence.step, r))
-_made["initial_state"] = made(
-    linattn.initial_state, JAX, _recurrence.initial_state,
-    raises=(
-        Raised("TypeError", "", "an operand is not of real numbers"),
-        Raised("TypeError", "", "there are more operands than the operator has"),
-        Raised("TypeError", "feature_map", "is given and the operator takes none"),
-        Raised("ValueError", "", "shapes do not match"),
-        Raised("ValueError", "operator feature_map cu_seqlens", "is wrong"),
-    ),
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> x = jnp.ones((2, 4))
-        >>> linattn.jax.initial_state(x, x, x, operator="step").s.shape
-        (2, 4, 4)
-        """,
-)  # fmt: skip
-
-_made["softmax_attention"] = made(
-    linattn.softmax_attention, JAX, _functions.softmax_attention,
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> x = jnp.eye(2)
-        >>> linattn.jax.softmax_attention(x, x, x, scale=0.0)
-        Array([[0.5, 0.5],
-               [0.5, 0.5]], dtype=float32)
-        """,
-)  # fmt: skip
-_made["linformer"] = made(
-    linattn.linformer, JAX, _functions.linformer,
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> x, E = jnp.ones((6, 2)), jnp.full((6, 3), 1 / 6)
-        >>> linattn.jax.linformer(x, x, x, E, E).shape
-        (6, 2)
-        """,
-)  # fmt: skip
-_made["log_decay"] = made(
-    linattn.log_decay, JAX, _functions.log_decay,
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> x = jnp.array([-20.0, 0.0, 20.0])
-        >>> linattn.jax.log_decay(x, 0.0, 0.0, lower_bound=-5).round(3)
-        Array([-0. , -2.5, -5. ], dtype=float32)
-        """,
-)  # fmt: skip
+_STATE = (
+    Raised("TypeError", "", "an operand is not of real numbers"),
+    Raised("TypeError", "", "there are more operands than the operator has"),
+    Raised("TypeError", "feature_map", "is given and the operator takes none"),
+    Raised("ValueError", "", "shapes do not match"),
+    Raised("ValueError", "operator feature_map cu_seqlens", "is wrong"),
+)
+#: Functions that are no recurrences, whose docstrings are examples, and their errors if others.
+_OTHERS: dict[Callable[..., Any], tuple[Raised, ...]] = {
+    _recurrence.initial_state: _STATE,
+    _functions.softmax_attention: (),
+    _functions.linformer: (),
+    _functions.log_decay: (),
+}
+for _call, _raises in _OTHERS.items():
+    _name, _example = _call.__name__, _call.__doc__ or ""
+    _made[_name] = made(getattr(linattn, _name), JAX, _call, raises=_raises, example=_example)
 
 globals().update(_made)
 __all__ = [*_made, "IN_C", "State"]

@@ -74,11 +74,6 @@ def call(
 
     Its numbers go before the array ``at``; ``outputs`` are shapes with dtypes.
     """
-    if IN_C:
-        return jax.ffi.ffi_call("linattn", tuple(outputs), vmap_method="expand_dims")(
-            on_cpu(arrays[0]), *arrays[1:],
-            operator=name, numbers=np.asarray(numbers, np.float64),
-        )  # fmt: skip
 
     def host(*given: Any) -> Any:
         scalars = [real_dtype(work_dtype(given[0].dtype)).type(x) for x in numbers]
@@ -86,20 +81,40 @@ def call(
         found = run(gufunc, (*given[:at], *scalars, *given[at:]), dtype=given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
-    return _call_back(host, tuple(outputs), arrays, "expand_dims")
+    return _custom_call(
+        tuple(outputs), arrays, "expand_dims", host,
+        operator=name, numbers=np.asarray(numbers, np.float64),
+    )  # fmt: skip
 
 
 def call_method(
     phi: FeatureMap, method: str, output: Any, arrays: Sequence[Any], vmap_method: str
 ) -> Any:
     """A method of a map on arrays of float32 or float64."""
-    if IN_C:
-        return jax.ffi.ffi_call("linattn", output, vmap_method=vmap_method)(
-            on_cpu(arrays[0]), *arrays[1:], function=np.int64(_number(phi, method))
-        )
     function = getattr(phi, method)
-    return _call_back(
-        lambda *x: np.asarray(function(*x), output.dtype), output, arrays, vmap_method
+    return _custom_call(
+        output, arrays, vmap_method, lambda *x: np.asarray(function(*x), output.dtype),
+        function=np.int64(_number(phi, method)),
+    )  # fmt: skip
+
+
+def _custom_call(
+    outputs: Any, arrays: Sequence[Any], vmap_method: str, host: Callable[..., Any],
+    **attributes: Any,
+) -> Any:  # fmt: skip
+    """Calls the handler with these attributes or, if XLA did not accept it, ``host``."""
+    if IN_C:
+        target = jax.ffi.ffi_call("linattn", outputs, vmap_method=vmap_method)
+        return target(on_cpu(arrays[0]), *arrays[1:], **attributes)
+    devices = jax.local_device_count(backend="cpu")
+    if devices > 1:
+        raise RuntimeError(
+            f"linattn.jax: this JAX takes no C functions of linattn, and has {devices} devices on "
+            "CPUs, on which its callbacks may wait for one another for ever; expected one device, "
+            "or another version of JAX or linattn"
+        )
+    return jax.pure_callback(
+        lambda *x: host(*map(np.asarray, x)), outputs, *arrays, vmap_method=vmap_method
     )
 
 
@@ -118,16 +133,3 @@ def _finish() -> None:
         jax.block_until_ready(jax.live_arrays())
     while xla_finish():
         time.sleep(0.001)
-
-
-def _call_back(function: Any, outputs: Any, arrays: Sequence[Any], vmap_method: str) -> Any:
-    devices = jax.local_device_count(backend="cpu")
-    if devices > 1:
-        raise RuntimeError(
-            f"linattn.jax: this JAX takes no C functions of linattn, and has {devices} devices on "
-            "CPUs, on which its callbacks may wait for one another for ever; expected one device, "
-            "or another version of JAX or linattn"
-        )
-    return jax.pure_callback(
-        lambda *x: function(*map(np.asarray, x)), outputs, *arrays, vmap_method=vmap_method
-    )

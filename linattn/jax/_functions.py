@@ -1,4 +1,7 @@
-"""Functions on JAX's arrays that are not recurrences: softmax attention and decays."""
+"""Functions on JAX's arrays that are not recurrences: softmax attention and decays.
+
+The docstrings of those that become public are their examples: all else is as NumPy's.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,13 @@ from ._kernel import Kernel, differentiable, gradients, run, spread
 
 
 def softmax_attention(q: Any, k: Any, v: Any, *, causal: Any, scale: Any) -> Any:
+    """
+    >>> import jax.numpy as jnp, linattn.jax
+    >>> x = jnp.eye(2)
+    >>> linattn.jax.softmax_attention(x, x, x, scale=0.0)
+    Array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    """
     name = "softmax_attention"
     arrays = promoted(name, {"q": q, "k": k, "v": v})
     given = [_traced_checks.stand_in(x) for x in arrays]
@@ -32,6 +42,12 @@ def _softmax(numbers: tuple[float, ...]) -> Kernel:
 
 
 def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: Any) -> Any:
+    """
+    >>> import jax.numpy as jnp, linattn.jax
+    >>> x, E = jnp.ones((6, 2)), jnp.full((6, 3), 1 / 6)
+    >>> linattn.jax.linformer(x, x, x, E, E).shape
+    (6, 2)
+    """
     name = "linformer"
     arrays = promoted(name, {"q": q, "k": k, "v": v, "E": E, "F": F})
     *_, scale, _, _ = linformer_operands(name, *map(_traced_checks.stand_in, arrays), scale)
@@ -58,7 +74,12 @@ def _projected(softmax: Kernel, q: Any, k: Any, v: Any, E: Any, F: Any) -> Any:
 
 
 def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
-    """`linattn.log_decay` in JAX's own operations."""
+    """
+    >>> import jax.numpy as jnp, linattn.jax
+    >>> x = jnp.array([-20.0, 0.0, 20.0])
+    >>> linattn.jax.log_decay(x, 0.0, 0.0, lower_bound=-5).round(3)
+    Array([-0. , -2.5, -5. ], dtype=float32)
+    """
     x = jnp.asarray(x)
     A_log, dt_bias = (
         y if isinstance(y, (int, float)) else jnp.asarray(y) for y in (A_log, dt_bias)

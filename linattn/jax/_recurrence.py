@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from .._call.initial import NAME, given, recurrence_of, state_of
 from .._call.interface import Interface
-from .._call.mapped import outside
 from .._call.recurrence import Recurrence
 from .._call.tables import MAPS
 from .._core.checks import flag, number, positive, switch
@@ -19,14 +18,13 @@ from .._core.dtypes import work_dtype
 from .._core.layout import Call
 from .._states.state_arrays import State
 from .._types import DType, Shape
-from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from ..feature_maps._names import unknown_map
 from . import _traced_checks
-from ._arrays import aligned, checked, like
+from ._arrays import aligned, checked, like, promoted
 from ._custom_calls import call_method
 from ._kernel import Kernel, differentiable, run, spread
-from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
 
 
 def forward(
@@ -96,7 +94,12 @@ def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -
 def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
-    """The state before the first token."""
+    """
+    >>> import jax.numpy as jnp, linattn.jax
+    >>> x = jnp.ones((2, 4))
+    >>> linattn.jax.initial_state(x, x, x, operator="step").s.shape
+    (2, 4, 4)
+    """
     operands = given(*operands)
     r, whole = recurrence_of(operator, len(operands))
     arrays = promoted_of(NAME, r, operands)
@@ -128,20 +131,17 @@ def initial_state(
 def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
     flag(name, "normalize", normalize)
-    if isinstance(feature_map, str) and not outside(feature_map):
-        if feature_map not in MAPS:
-            raise unknown_map(name, feature_map, ", or a function")
-        return feature_map
-    if isinstance(feature_map, (str, FeatureMap)):
-        phi = get(feature_map)
-        if isinstance(phi, Fused):
-            return phi.name
-        if normalize and isinstance(phi, PositiveRandomFeatures):
-            raise ValueError(
-                f"{name}: feature_map is {phi!r}; expected another map, or normalize=False: "
-                "linattn.jax does not rescale its features"
-            )
-        return partial(_mapped, phi)
+    if isinstance(feature_map, str) and feature_map in NAMES:
+        feature_map = get(feature_map)
+    if isinstance(feature_map, Fused):
+        return feature_map.name
+    if normalize and isinstance(feature_map, PositiveRandomFeatures):
+        raise ValueError(
+            f"{name}: feature_map is {feature_map!r}; expected another map, or normalize=False: "
+            "linattn.jax does not rescale its features"
+        )
+    if isinstance(feature_map, FeatureMap):
+        return partial(_mapped, feature_map)
     if callable(feature_map) and not isinstance(feature_map, type):
         return feature_map
     raise unknown_map(name, feature_map, ", or a function")
@@ -173,7 +173,48 @@ def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
         arrays[key] = features.astype(work)
 
 
-# --- checks and shapes -----------------------------------------------------------------
+# --- operands and shapes ---------------------------------------------------------------
+
+
+def promoted_of(name: str, r: Recurrence, operands: Sequence[Any]) -> dict[str, Any]:
+    """The operands that are given, by name, as arrays in their dtypes.
+
+    The last ones may be missing where a state alone is asked for.
+    """
+    given = {row.name: x for row, x in zip(r.operands, operands, strict=False)}
+    wide = [row.name for row in r.operands if row.state_dtype]
+    found = promoted(name, given, wide, complex_too=r.layout.complex_too)
+    arrays = zip(given, found, strict=True)
+    return {key: x for key, x in arrays if x is not None}
+
+
+def dtype_of(arrays: dict[str, Any]) -> Any:
+    """That of the first operand, and of the output."""
+    return next(iter(arrays.values())).dtype
+
+
+def keys_of(r: Recurrence, arrays: dict[str, Any]) -> Any:
+    """The number of keys: of all tokens, but for queries that see every key."""
+    letter = "s" if r.cross else "n"
+    row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) == 2)
+    return arrays[row.name].shape[-2]
+
+
+def read_of(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Call:
+    """The NumPy package's reading of the operands' shapes: of all tokens, or of one."""
+    given = [_traced_checks.stand_in(arrays.get(row.name)) for row in r.operands]
+    return r.layout.read(name, given, tokens=tokens)
+
+
+def sequences_of(name: str, n: int, key_lengths: Any, cu_seqlens: Any) -> tuple[Any, ...]:
+    """Where sequences begin and end, and how many keys they have."""
+    bounds = _traced_checks.cu_seqlens(name, cu_seqlens, n)
+    begin, end = bounds[:-1], bounds[1:]
+    keys = end - begin
+    if key_lengths is not None:
+        last, first, keys = aligned(key_lengths[..., None], begin, keys)
+        keys = jnp.clip(last - first, 0, keys)
+    return begin, end, keys
 
 
 def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:

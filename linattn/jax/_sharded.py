@@ -17,7 +17,7 @@ from .._call.recurrence import Recurrence
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
 from . import _recurrence, _traced_checks
-from ._operands import dtype_of, promoted_of
+from ._recurrence import dtype_of, promoted_of
 
 
 def forward(
@@ -52,23 +52,20 @@ def forward(
 
 def _effect(r: Recurrence, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
     """The element of this device's tokens."""
-    if r.decay is None:
-        return block_scan.effect(r, arrays, end_of, jnp)
     dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
     normalize = options.get("normalize", True)
-    return block_scan.scaled_effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
+    return block_scan.effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
 
 
 def _start(r: Recurrence, mine: Any, initial_state: State | None) -> State:
     """The state before all tokens, with all leading axes."""
-    empty = State(jnp.zeros_like(mine.s), None if mine.z is None else jnp.zeros_like(mine.z))
-    lead = mine.s.ndim - len(r.layout.state)
-    batch, dtype = mine.s.shape[:lead], mine.s.dtype
-    if r.decay is not None:
-        empty = empty._replace(log_scale=jnp.full_like(mine.log_scale, r.first))
+    arrays = {field: getattr(mine, field, None) for field in State._fields}
+    shapes = State(**{field: x.shape for field, x in arrays.items() if x is not None})
+    dtype, lead = mine.s.dtype, mine.s.ndim - len(r.layout.state)
+    empty = r.state(lambda shape, value: jnp.full(shape, value, dtype), shapes)
     if initial_state is None:
         return empty
-    cores = State(*(None if x is None else x.shape[lead:] for x in empty))
+    cores, batch = State(*(x and x[lead:] for x in shapes)), shapes.s[:lead]
     fields = _traced_checks.state(r.name, "initial_state", initial_state, batch, cores, dtype)
     return jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), empty, fields)
 

@@ -71,6 +71,18 @@ def grouped_queries():
                 linattn.causal_backward(*operands, C, **more))  # fmt: skip
 
 
+def mixed_dtypes():
+    """Results have the dtypes of the same call on one array, whatever operand is 16-bit."""
+    q, k, v, c = Q.astype(np.float16), *(x.astype(np.float32) for x in (K, V, C))
+    for name in ("causal", "noncausal"):
+        back = f"{name}_backward"
+        found = getattr(linattn.mpi, name)(*map(mine, (q, k, v)))
+        assert found.dtype == np.float32, (name, found.dtype)
+        grads = getattr(linattn.mpi, back)(*map(mine, (q, k, v, c)))
+        expected = getattr(linattn, back)(q, k, v, c)
+        assert [x.dtype for x in grads] == [x.dtype for x in expected], name
+
+
 def errors():
     """An error on one rank is raised on all."""
     _, (q, k, v), _, _ = CASES[0]
@@ -237,6 +249,7 @@ def wrong_lengths():
 
 results()
 grouped_queries()
+mixed_dtypes()
 if COMM.size > 1:
     errors()
     wrong_states()
