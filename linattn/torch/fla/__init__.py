@@ -80,6 +80,7 @@ from . import (  # noqa: F401
     scan,
     slots,
 )
+from ._parameters import Any, Pair, Result, Tensor, ThreeResults  # noqa: F401  in annotations
 from ._rules import FUNCTIONS as _FUNCTIONS
 from ._states import LogLinearAttentionState
 from .convolution import ShortConvolution, causal_conv1d, causal_conv1d_update

@@ -39,8 +39,6 @@ torch.Size([1, 3, 2, 4])"""
 
 def documented(operator: str, types: Types = USUAL) -> Callable[[F], F]:
     """Add the sections that all functions share to a docstring, which may have others.
-
-    ``$name`` in it is the name of the function.
     ``operator`` is the function of `linattn.torch` that it calls; ``types`` are what
     `described` takes.
     """
@@ -56,7 +54,7 @@ def documented(operator: str, types: Types = USUAL) -> Callable[[F], F]:
         )
         unknown = ", or a keyword is unknown" if "kwargs" in parameters else ""
         refusal = "NotImplementedError\n    If a keyword is not supported.\n"
-        text = inspect.cleandoc(f.__doc__).replace("$name", f.__name__)
+        text = inspect.cleandoc(f.__doc__)
         summary, *own = re.split(r"^(\w+)\n-+\n", text, flags=re.MULTILINE)
         sections = dict(zip(own[::2], own[1::2], strict=True))
         usual = _PARALLEL if "output_attentions" in parameters else _RETURNS

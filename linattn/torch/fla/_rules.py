@@ -7,13 +7,14 @@ To add an operator, write a `rule`: what its operands are, and the parameters of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import Signature
 from typing import Any, TypeVar
 
 from ..._bridges.bridge import compiled
-from . import _layout, _parameters, _value_gates
+from . import _layout, _value_gates
 from ._docs import documented
 from ._keywords import ABSENT, HINTS, Given, refuse
-from ._parameters import USUAL, Result, Types
+from ._parameters import USUAL, Result, Types, signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 Forms = Mapping[str, str]  #: parameters (`_parameters`) of functions, by name
@@ -27,36 +28,34 @@ FUNCTIONS: dict[str, Any] = {}
 def family(
     operator: str, forms: Forms, *, former: Former | None = None, types: Types = USUAL
 ) -> Callable[[F], F]:
-    """Make functions that are computed by the decorated one, whose docstring they have.
+    """Make functions that are computed by the decorated one.
 
     It takes the name of the function, for errors, and its arguments by name, without those that
-    are ignored.  ``former`` takes former keywords out of ``**kwargs``.  ``operator`` and ``types``
-    are for docstrings.
+    are ignored.  ``former`` takes former keywords out of ``**kwargs``.  Docstrings are that of the
+    decorated function, whose examples call the first form; ``operator`` and ``types`` are what
+    `documented` takes.
     """
 
     def decorate(compute: F) -> F:
-        returns = compute.__annotations__["return"]
-        for name, text in forms.items():
-            made = _compiled(name, text, types, returns, compute, former)
+        returns, text, (first, *_) = compute.__annotations__["return"], compute.__doc__, forms
+        for name, parameters in forms.items():
+            signed = signature(parameters, types, returns)
+            made = _compiled(name, signed, compute, former)
+            made.__doc__ = text and text.replace(first, name)
             FUNCTIONS[name] = documented(operator, types)(made)
         return compute
 
     return decorate
 
 
-def _compiled(
-    name: str, text: str, types: Types, returns: str, compute: Any, former: Former | None
-) -> Any:
-    """A function of these parameters."""
-    signed = _parameters.signature(text, types, returns)
+def _compiled(name: str, signed: Signature, compute: Any, former: Former | None) -> Any:
+    """A function of this signature."""
     items = {x: "**kwargs" if x == "kwargs" else f"{x!r}: {x}" for x in signed.parameters}
     ignored = ", ".join(items[x] for x in items if x in IGNORED)
     given = ", ".join(items[x] for x in items if x not in IGNORED)
     result = f"call(compute, {name!r}, {{{given}}}, {{{ignored}}}, former)"
     names = {"call": call, "compute": compute, "former": former}
-    made = compiled(name, signed, _parameters.__name__, result, **names)
-    made.__doc__, made.__module__ = compute.__doc__, __package__
-    return made
+    return compiled(name, signed, __package__, result, **names)
 
 
 def call(compute: Any, name: str, given: Given, more: Given, former: Former | None = None) -> Any:

@@ -41,7 +41,7 @@ def _hgrn(name: str, given: Given) -> Result:
     >>> import torch
     >>> from linattn.torch import fla
     >>> x = torch.ones(1, 3, 2)
-    >>> fla.$name(x, torch.zeros(1, 3, 2))[0][..., 0]
+    >>> fla.chunk_hgrn(x, torch.zeros(1, 3, 2))[0][..., 0]
     tensor([[1., 2., 3.]])
     """
     x, g, start = _channels(name, given, "x"), given["g"], given["initial_state"]
