@@ -1,7 +1,11 @@
 """linattn.torch.fla beside an installed fla: its families and the signatures of its functions."""
 
+import ast
 import inspect
+import pickle
 import re
+import typing
+from pathlib import Path
 
 import fla_package
 import pytest
@@ -57,6 +61,25 @@ def test_signature(name):
         if x.kind is x.POSITIONAL_OR_KEYWORD
     ]
     assert ours == theirs
+
+
+def test_stub():
+    """Type checkers read the signatures that the functions have (tools/fla_stub.py writes them)."""
+    tree = ast.parse(Path(fla.__file__).with_suffix(".pyi").read_text())
+    (listed,) = (ast.literal_eval(x.value) for x in tree.body if isinstance(x, ast.Assign))
+    assert listed == sorted(fla.__all__)
+    stub = {x.name: ast.unparse(x) for x in tree.body if isinstance(x, ast.FunctionDef)}
+    assert {*stub} == {*FUNCTIONS} - OF_MODULES
+    for name, declared in stub.items():
+        signature = str(inspect.signature(getattr(fla, name))).replace("'", "")
+        assert declared == ast.unparse(ast.parse(f"def {name}{signature}: ...")), name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_in_the_package(name):
+    f = getattr(fla, name)
+    assert typing.get_type_hints(f).keys() == {*inspect.signature(f).parameters, "return"}
+    assert pickle.loads(pickle.dumps(f)) is f
 
 
 @fla_package.NEEDED

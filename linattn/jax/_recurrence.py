@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from .._call.initial import NAME, given, recurrence_of, state_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
-from .._call.tables import MAPS
 from .._core.checks import flag, number, positive, switch
 from .._core.dtypes import work_dtype
 from .._core.layout import Call

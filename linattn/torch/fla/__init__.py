@@ -68,8 +68,7 @@ given) are ignored.  Unsupported keywords (``cp_context``, ``return_intermediate
 unknown ones TypeError.
 """
 
-from . import (
-    convolution,
+from . import (  # noqa: F401
     delta,
     generalized,
     linear,
@@ -81,27 +80,16 @@ from . import (
     scan,
     slots,
 )
-from .convolution import *  # noqa: F403
-from .delta import *  # noqa: F403
-from .generalized import *  # noqa: F403
-from .linear import *  # noqa: F403
-from .log_linear import *  # noqa: F403
-from .mesa import *  # noqa: F403
-from .oja import *  # noqa: F403
-from .polynomial import *  # noqa: F403
-from .preconditioned import *  # noqa: F403
-from .scan import *  # noqa: F403
-from .slots import *  # noqa: F403
+from ._parameters import Any, Pair, Result, Tensor, ThreeResults  # noqa: F401  in annotations
+from ._rules import FUNCTIONS as _FUNCTIONS
+from ._states import LogLinearAttentionState
+from .convolution import ShortConvolution, causal_conv1d, causal_conv1d_update
 
-__all__ = []
-__all__ += convolution.__all__
-__all__ += delta.__all__
-__all__ += generalized.__all__
-__all__ += linear.__all__
-__all__ += log_linear.__all__
-__all__ += mesa.__all__
-__all__ += oja.__all__
-__all__ += polynomial.__all__
-__all__ += preconditioned.__all__
-__all__ += scan.__all__
-__all__ += slots.__all__
+__all__ = [
+    "LogLinearAttentionState",
+    "ShortConvolution",
+    "causal_conv1d",
+    "causal_conv1d_update",
+    *_FUNCTIONS,
+]
+globals().update(_FUNCTIONS)

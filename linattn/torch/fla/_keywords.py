@@ -9,19 +9,23 @@ from torch import Tensor
 
 Given = dict[str, Any]  #: the arguments of a call by name
 
-#: Keywords that tune GPU kernels and change no result.
-HINTS = (
-    "checkpoint_level", "chunk_indices", "chunk_size", "cu_seqlens_cpu", "disable_recompute",
-    "solve_tril_precision",
-)  # fmt: skip
+#: Keywords that tune GPU kernels and change no result: their annotations and defaults.
+HINTS = {
+    "checkpoint_level": ("int", 2),
+    "chunk_indices": ("Tensor | None", None),
+    "chunk_size": ("int | None", None),
+    "cu_seqlens_cpu": ("Tensor | None", None),
+    "disable_recompute": ("bool", False),
+    "solve_tril_precision": ("str | None", None),
+}
 #: Keywords that linattn does not support, and the values that leave them off.
-ABSENT: Given = {
-    "cp_context": None,
-    "return_intermediate_states": False,
-    "use_graph": False,
-    "max_num_seqs": None,
-    "seq_idx": None,
-    "output_attentions": False,
+ABSENT = {
+    "cp_context": ("Any", None),
+    "return_intermediate_states": ("bool", False),
+    "use_graph": ("bool", False),
+    "max_num_seqs": ("int | None", None),
+    "seq_idx": ("Tensor | None", None),
+    "output_attentions": ("bool", False),
 }
 
 
@@ -32,27 +36,25 @@ def refuse(name: str, more: Given) -> None:
             continue
         if key not in ABSENT:
             raise TypeError(f"{name}: unexpected keyword {key}")
-        if value is not ABSENT[key]:
+        if value is not ABSENT[key][1]:
             raise NotImplementedError(
-                f"{name}: {key} is {_short(value)}; expected {ABSENT[key]}, as linattn does not "
+                f"{name}: {key} is {_short(value)}; expected {ABSENT[key][1]}, as linattn does not "
                 "support it"
             )
 
 
-def states_v_first(name: str, given: Given, more: Given) -> bool:
-    """Whether states are [N, H, V, K], by this keyword or by its former name."""
-    declared = "transpose_state_layout" if "transpose_state_layout" in given else "state_v_first"
-    state_v_first: bool = given.get(declared, False)
+def states_v_first(name: str, given: Given, more: Given) -> None:
+    """Take the former name of state_v_first, which says whether states are [N, H, V, K]."""
     if "transpose_state_layout" not in more:
-        return state_v_first
-    if state_v_first:
+        return
+    if given.get("state_v_first"):
         raise ValueError(f"{name}: state_v_first and transpose_state_layout are both given")
     warnings.warn(
         "transpose_state_layout is deprecated: it is called state_v_first",
         DeprecationWarning,
         stacklevel=4,
     )
-    return bool(more.pop("transpose_state_layout"))
+    given["state_v_first"] = bool(more.pop("transpose_state_layout"))
 
 
 def _short(x: Any) -> str:

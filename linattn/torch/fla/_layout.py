@@ -12,46 +12,35 @@ import torch
 from torch import Tensor
 
 from ..._states.state_arrays import State
+from .._core import conversions
+from ._keywords import Given
 from ._lent import take
 from ._token import STEPS, decode
 
 
 def run(
-    name: str,
-    operator: Callable[..., Any],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    extras: dict[str, Tensor],
-    *,
-    scale: float | None,
-    initial_state: Any,
-    output_final_state: bool,
-    cu_seqlens: Tensor | None,
-    dtype: torch.dtype,
-    reverse: bool = False,
-    state_v_first: bool = False,
-    normalized: bool = False,
-    **options: Any,
-) -> tuple[Tensor, Any]:
-    """An operator of linattn.torch on fla's layouts.
+    name: str, operator: Callable[..., Any], given: Given, extras: Given, *,
+    normalized: bool = False, **options: Any,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """An operator of linattn.torch on fla's arguments, with ``extras`` after q, k and v.
 
-    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  ``dtype`` is that of the
-    result: as in fla, the common one of q, k and v, regardless of gates and strengths.
+    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  The result has
+    ``given["dtype"]``: as in fla, the common one of q, k and v, regardless of gates and strengths.
     """
-    s, z = fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
+    q, k, v, cu_seqlens = given["q"], given["k"], given["v"], given.get("cu_seqlens")
+    final, reverse = given.get("output_final_state", False), given.get("reverse", False)
+    dtype, v_first = given["dtype"], given.get("state_v_first", False)
+    s, z = fields(name, given, normalized)
     groups = v.shape[2] // k.shape[2]
     tokens = [q, k, v, *extras.values()]
-    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    options["scale"] = scale_of(given)
     lent = take(s)
     if (
-        s is not None and q.shape[1] == 1 and output_final_state and operator in STEPS
+        s is not None and q.shape[1] == 1 and final and operator in STEPS
         and not normalized and cu_seqlens is None
     ):  # fmt: skip
-        o, s = decode(
-            operator, tokens, s, groups=groups, v_first=state_v_first, in_place=lent,
-            options={"scale": scale, **options},
-        )  # fmt: skip
+        o, s = decode(operator, tokens, s, groups=groups, v_first=v_first, in_place=lent,
+                      options=options)  # fmt: skip
         return o if o.dtype is dtype else o.to(dtype), s
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
@@ -59,14 +48,13 @@ def run(
         operands[:2] = (x.unsqueeze(2) for x in operands[:2])
     start = None
     if s is not None:
-        start = _start(s.mT if state_v_first else s, z, groups, cu_seqlens, normalized)
+        start = _start(s.mT if v_first else s, z, groups, cu_seqlens, normalized)
     if reverse and cu_seqlens is not None:
         cu_seqlens, start = cu_seqlens[-1] - cu_seqlens.flip(0), _flipped(start)
     o = operator(
-        *operands, scale=scale, initial_state=start, return_state=output_final_state,
-        cu_seqlens=cu_seqlens, **options,
-    )  # fmt: skip
-    o, end = o if output_final_state else (o, None)
+        *operands, initial_state=start, return_state=final, cu_seqlens=cu_seqlens, **options
+    )
+    o, end = o if final else (o, None)
     if reverse:
         o, end = o.flip(-2), end if cu_seqlens is None else _flipped(end)
     o = (o.flatten(1, 2) if groups > 1 else o).transpose(1, 2)
@@ -74,8 +62,14 @@ def run(
     if end is None:
         return o, None
     s = state_out(end.s, groups, cu_seqlens)
-    s = s.mT if state_v_first else s
+    s = s.mT if v_first else s
     return o, (s, state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
+
+
+def scale_of(given: Given) -> float:
+    """The scale, 1 / sqrt(K) if it is None."""
+    scale: float | None = given["scale"]
+    return given["k"].shape[-1] ** -0.5 if scale is None else scale
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:
@@ -129,8 +123,15 @@ def count_sequences(name: str, argument: str, x: Tensor, cu_seqlens: Tensor | No
     return len(cu_seqlens) - 1
 
 
-def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -> None:
-    """Raise an error unless q and k are [B, T, H, K] and v is [B, T, HV, V]."""
+def check_tokens(name: str, given: Given, *, grouped: bool = True) -> None:
+    """Raise an error unless q and k are [B, T, H, K] and v is [B, T, HV, V].
+
+    HV is H unless they may be ``grouped``.  ``given`` gets the common dtype of the three, and q,
+    which RWKV calls r.
+    """
+    if "r" in given:
+        given["q"] = given["r"]
+    q, k, v = given["q"], given["k"], given["v"]
     for argument, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor) or x.ndim != 4:
             check_tensor(name, argument, x)
@@ -149,13 +150,15 @@ def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -
             f"{name}: v has shape {tuple(v.shape)}; expected [{batch}, {n}, HV, V], "
             f"HV a multiple of {heads}, the number of key heads"
         )
-    count_sequences(name, "q", q, cu_seqlens)
+    count_sequences(name, "q", q, given.get("cu_seqlens"))
+    if not grouped:
+        check_shape(name, "v", v, (*k.shape[:3], v.shape[3]), "[B, T, H, V]")
+    given["dtype"] = conversions.promotion((q.dtype, k.dtype, v.dtype))
 
 
-def check_extras(
-    name: str, k: Tensor, v: Tensor, extras: dict[str, Any], channels: Sequence[str]
-) -> None:
+def check_extras(name: str, given: Given, extras: Given, channels: Sequence[str]) -> None:
     """Raise an error unless gates and strengths have the shape that the operator expects."""
+    k, v = given["k"], given["v"]
     per_token = v.shape[:3]
     for argument, x in extras.items():
         if argument in channels:
@@ -187,12 +190,13 @@ def no_decay(v: Tensor) -> Tensor:
 
 
 def fields(
-    name: str, state: Any, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, normalized: bool,
-    v_first: bool,
-) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    name: str, given: Given, normalized: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
     """s and, where there is one, z of an initial state."""
+    state = given.get("initial_state")
     if state is None:
         return None, None
+    k, v, cu_seqlens = given["k"], given["v"], given.get("cu_seqlens")
     s, z = state, None
     if isinstance(state, tuple):
         if not normalized or len(state) != 2:
@@ -202,8 +206,9 @@ def fields(
             )
         s, z = state
     n = count_sequences(name, "v", v, cu_seqlens)
-    core = (v.shape[3], k.shape[3]) if v_first else (k.shape[3], v.shape[3])
-    letters = "[N, HV, V, K]" if v_first else "[N, HV, K, V]"
+    core, letters = (k.shape[3], v.shape[3]), "[N, HV, K, V]"
+    if given.get("state_v_first"):
+        core, letters = core[::-1], "[N, HV, V, K]"
     if cu_seqlens is not None:
         letters += ", a state for each sequence of cu_seqlens"
     check_shape(name, "initial_state", s, (n, v.shape[2], *core), letters)

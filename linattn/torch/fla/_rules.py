@@ -1,98 +1,104 @@
-"""Makes fla's functions from rules and declarations.
+"""Makes fla's functions from their parameters.
 
-To add an operator, write its `Rule` and declare its chunk and recurrent forms with `function`.
+To add an operator, write a `rule`: what its operands are, and the parameters of its forms.
+``python tools/fla_stub.py`` then writes them down for type checkers.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
-
-from torch import Tensor
+from collections.abc import Callable, Mapping
+from inspect import Signature
+from typing import Any, TypeVar
 
 from ..._core.compiled import compiled
-from .._core import conversions
 from . import _layout, _value_gates
 from ._docs import documented
-from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
+from ._keywords import ABSENT, HINTS, Given, refuse
+from ._parameters import USUAL, Result, Types, signature
 
 F = TypeVar("F", bound=Callable[..., Any])
+Forms = Mapping[str, str]  #: parameters (`_parameters`) of functions, by name
+Former = Callable[[str, Given, Given], None]
+
 IGNORED = {*HINTS, *ABSENT, "kwargs"}
+#: The functions made here, by name.
+FUNCTIONS: dict[str, Any] = {}
 
 
-def named(*names: str) -> Callable[[str, Given], dict[str, Tensor]]:
-    """Operands under the names of these arguments, unchanged."""
-    return lambda function, given: {name: given[name] for name in names}
+def family(
+    operator: str, forms: Forms, *, former: Former | None = None, types: Types = USUAL
+) -> Callable[[F], F]:
+    """Make functions that are computed by the decorated one.
 
-
-class Rule(NamedTuple):
-    """An operator of linattn.torch and how its operands follow from fla's arguments.
-
-    ``prepare``, ``extras`` and ``options`` take the function's name, for errors, and its arguments
-    by name, whose q, k and v have been checked.
+    It takes the name of the function, for errors, and its arguments by name, without those that
+    are ignored.  ``former`` takes former keywords out of ``**kwargs``.  Docstrings are that of the
+    decorated function, whose examples call the first form; ``operator`` and ``types`` are what
+    `documented` takes.
     """
 
-    operator: Callable[..., Any]  #: of linattn.torch
-    extras: Callable[[str, Given], dict[str, Tensor]] = named()  #: operands after q, k and v
-    prepare: Callable[[str, Given], Given] | None = None  #: arguments that replace those given
-    channels: tuple[str, ...] = ()  #: extras [B, T, HV, K]; the others are [B, T, HV]
-    options: Callable[[str, Given], Given] = named()  #: further keywords of the operator
-    v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
-    more: tuple[str, ...] = ()  #: prepared values that are returned after the state
-
-
-def function(rule: Rule, returns: str | None = None, **types: Any) -> Callable[[F], F]:
-    """Make a function of fla's from its signature and the first lines of its docstring.
-
-    ``returns`` and ``types`` are what `templates.documented` takes.
-    """
-
-    def decorate(declared: F) -> F:
-        made: Any = functools.update_wrapper(_compiled(declared, rule), declared)
-        return documented(rule.operator.__name__, returns=returns, **types)(made)
+    def decorate(compute: F) -> F:
+        returns, text, (first, *_) = compute.__annotations__["return"], compute.__doc__, forms
+        for name, parameters in forms.items():
+            signed = signature(parameters, types, returns)
+            made = _compiled(name, signed, compute, former)
+            made.__doc__ = text and text.replace(first, name)
+            FUNCTIONS[name] = documented(operator, types)(made)
+        return compute
 
     return decorate
 
 
-def _compiled(declared: Callable[..., Any], rule: Rule) -> Any:
-    """A function of this signature that calls the rule's operator."""
-    name, signature = declared.__name__, inspect.signature(declared)
-    items = {x: "**kwargs" if x == "kwargs" else f"{x!r}: {x}" for x in signature.parameters}
+def _compiled(name: str, signed: Signature, compute: Any, former: Former | None) -> Any:
+    """A function of this signature."""
+    items = {x: "**kwargs" if x == "kwargs" else f"{x!r}: {x}" for x in signed.parameters}
     ignored = ", ".join(items[x] for x in items if x in IGNORED)
     given = ", ".join(items[x] for x in items if x not in IGNORED)
-    result = f"call(rule, {name!r}, {{{given}}}, {{{ignored}}})"
-    return compiled(name, signature, declared.__module__, result, call=call, rule=rule)
+    result = f"call(compute, {name!r}, {{{given}}}, {{{ignored}}}, former)"
+    names = {"call": call, "compute": compute, "former": former}
+    return compiled(name, signed, __package__, result, **names)
 
 
-def call(rule: Rule, name: str, given: Given, more: Given) -> Any:
-    """Call a rule's operator with fla's arguments; ``more`` are ignored or unsupported ones."""
-    state_v_first = rule.v_first and states_v_first(name, given, more)
+def call(compute: Any, name: str, given: Given, more: Given, former: Former | None = None) -> Any:
+    """Compute a function of fla's; ``more`` are ignored or unsupported arguments."""
+    if former is not None:
+        former(name, given, more)
     if more:
         refuse(name, more)
-    q, k, v = _tokens(given)
-    cu_seqlens = given.get("cu_seqlens")
-    if cu_seqlens is not None:
-        cu_seqlens = _layout.sequence_bounds(cu_seqlens)
-    _layout.check_tokens(name, q, k, v, cu_seqlens)
-    dtype = conversions.promotion((q.dtype, k.dtype, v.dtype))
-    if rule.prepare is not None:
-        given = given | rule.prepare(name, given)
-        q, k, v = _tokens(given)
-    extras = rule.extras(name, given)
-    _layout.check_extras(name, k, v, extras, rule.channels)
-    options = rule.options(name, given) | {
-        "scale": given["scale"], "initial_state": given.get("initial_state"), "dtype": dtype,
-        "output_final_state": given.get("output_final_state", False), "cu_seqlens": cu_seqlens,
-        "reverse": given.get("reverse", False), "state_v_first": state_v_first,
-    }  # fmt: skip
-    if (gv := given.get("gv")) is None:
-        result = _layout.run(name, rule.operator, q, k, v, extras, **options)
-    else:
-        result = _value_gates.run(name, rule.operator, q, k, v, extras, gv, **options)
-    return (*result, *(given[x] for x in rule.more)) if rule.more else result
+    if given.get("cu_seqlens") is not None:
+        given["cu_seqlens"] = _layout.sequence_bounds(given["cu_seqlens"])
+    return compute(name, given)
 
 
-def _tokens(given: Given) -> tuple[Any, Any, Any]:
-    return given["q"] if "q" in given else given["r"], given["k"], given["v"]
+def rule(
+    operator: Callable[..., Any],
+    forms: Forms,
+    *,
+    channels: tuple[str, ...] = (),
+    options: Callable[[str, Given], Given] | None = None,
+    former: Former | None = None,
+    more: tuple[str, ...] = (),
+    types: Types = USUAL,
+) -> Callable[[F], F]:
+    """Make functions that call an operator of linattn.torch.
+
+    The decorated function makes the operator's operands after q, k and v, and may replace
+    arguments, q, k and v too.  Gates and strengths are [B, T, HV], ``channels`` [B, T, HV, K].
+    ``options`` makes further keywords of the operator.  ``more`` are arguments that are
+    returned after the state.
+    """
+
+    def decorate(extras: F) -> F:
+        def compute(name: str, given: Given) -> Result:
+            _layout.check_tokens(name, given)
+            operands = extras(name, given)
+            _layout.check_extras(name, given, operands, channels)
+            further = {} if options is None else options(name, given)
+            run = _layout.run if given.get("gv") is None else _value_gates.run
+            result = run(name, operator, given, operands, **further)
+            return (*result, *(given[x] for x in more)) if more else result
+
+        compute.__doc__, compute.__module__ = extras.__doc__, extras.__module__
+        family(operator.__name__, forms, former=former, types=types)(compute)
+        return extras
+
+    return decorate

@@ -11,19 +11,19 @@ from typing import Any
 from torch import Tensor
 
 from . import _layout
+from ._keywords import Given
 
 
 def run(
-    name: str, operator: Any, q: Tensor, k: Tensor, v: Tensor, extras: dict[str, Tensor],
-    gv: Tensor, *, initial_state: Any, state_v_first: bool, cu_seqlens: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, Any]:  # fmt: skip
-    """`layout.run` where value channels decay by gv [B, T, HV, V].
+    name: str, operator: Any, given: Given, extras: Given, **options: Any
+) -> tuple[Tensor, Any]:
+    """`_layout.run` where value channels decay by gv [B, T, HV, V].
 
     The first of ``extras`` are log decays, [B, T, HV] or [B, T, HV, K].
     """
+    v, gv, v_first = given["v"], given["gv"], given.get("state_v_first", False)
     _layout.check_shape(name, "gv", gv, v.shape, "[B, T, HV, V]")
-    s, _ = _layout.fields(name, initial_state, k, v, cu_seqlens, False, state_v_first)
+    s, _ = _layout.fields(name, given)
     heads, width = v.shape[2:]
     decays, *others = extras
     columns = {x: extras[x].repeat_interleave(width, 2) for x in (decays, *others)}
@@ -33,13 +33,13 @@ def run(
     own = gv.flatten(2, 3)
     columns[decays] = columns[decays] + (own if columns[decays].ndim == 3 else own.unsqueeze(-1))
     if s is not None:
-        s = (s if state_v_first else s.mT).flatten(1, 2).unsqueeze(-1)
-    o, end = _layout.run(
-        name, operator, q, k, v.flatten(2, 3).unsqueeze(-1), columns, initial_state=s,
-        cu_seqlens=cu_seqlens, **options,
-    )  # fmt: skip
+        s = (s if v_first else s.mT).flatten(1, 2).unsqueeze(-1)
+    columns_given = given | {
+        "v": v.flatten(2, 3).unsqueeze(-1), "initial_state": s, "state_v_first": False
+    }  # fmt: skip
+    o, end = _layout.run(name, operator, columns_given, columns, **options)
     o = o.squeeze(-1).unflatten(2, (heads, width))
     if end is None:
         return o, None
     end = end.squeeze(-1).unflatten(1, (heads, width))
-    return o, end if state_v_first else end.mT.contiguous()
+    return o, end if v_first else end.mT.contiguous()

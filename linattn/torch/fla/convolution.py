@@ -18,7 +18,7 @@ __all__ = ["ShortConvolution", "causal_conv1d", "causal_conv1d_update"]
 BACKENDS = ("triton", "cuda", "mix")  #: fla's GPU kernels, all the same here
 
 
-@documented("causal_conv1d", initial_state="Tensor, [N, D, W], optional")
+@documented("causal_conv1d", {"initial_state": "Tensor, [N, D, W], optional"})
 def causal_conv1d(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, initial_state: Tensor | None = None,
@@ -30,6 +30,12 @@ def causal_conv1d(
     """The convolution of x [B, T, D] with weight [D, W], plus ``residual``.
 
     States are the last W inputs, [N, D, W]; the oldest is not used.
+
+    Returns
+    -------
+    y : Tensor, [B, T, D]
+    final_state : Tensor, [N, D, W], or None
+        The last W inputs; None without ``output_final_state``.
 
     Examples
     --------
@@ -67,12 +73,18 @@ def causal_conv1d(
     return y, _last(x, initial_state, weight.shape[-1], cu_seqlens)
 
 
-@documented("causal_conv1d_step", x="Tensor, [N, D], [N, 1, D] or [1, N, D]")
+@documented("causal_conv1d_step", {"x": "Tensor, [N, D], [N, 1, D] or [1, N, D]"})
 def causal_conv1d_update(
     x: Tensor, cache: Tensor, residual: Tensor | None = None, weight: Tensor | None = None,
     bias: Tensor | None = None, activation: str | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The convolution of one token per sequence, which updates the cache in place.
+
+    Returns
+    -------
+    y : Tensor
+        Of the shape of x.
+    cache : Tensor, [N, D, W]
 
     Examples
     --------

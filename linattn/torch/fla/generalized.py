@@ -1,4 +1,3 @@
-# mypy: disable-error-code="empty-body"
 """Delta rules that read, erase and write under different keys: comba, gdn2, iplr, products."""
 
 from __future__ import annotations
@@ -10,24 +9,20 @@ from torch import Tensor
 
 from ..feature_maps import L2Norm
 from ..operators import dplr, gated_delta
-from ._docs import documented
-from ._keywords import Given, refuse
-from ._layout import check_shape, check_tensor, no_decay, sequence_bounds
-from ._rules import Rule, call, function, named
-from .delta import GATED_DELTA_RULE, Result, gate_of_channels
-
-__all__ = [
-    "chunk_comba", "chunk_gated_delta_product", "chunk_gdn2", "chunk_iplr_delta_rule",
-    "fused_recurrent_comba", "fused_recurrent_gdn2", "fused_recurrent_iplr_delta_rule",
-]  # fmt: skip
+from . import _layout
+from ._keywords import Given, states_v_first
+from ._layout import check_shape, check_tensor, no_decay
+from ._parameters import Result
+from ._rules import family, rule
+from .delta import gate_of_channels, mapped
 
 _NORM = L2Norm()
 
 
-def normalized(given: Given, *names: str) -> Given:
-    """These arguments, with rows of norm 1 if that is asked for."""
-    phi = _NORM if given["use_qk_l2norm_in_kernel"] else lambda x: x
-    return {name: phi(given[name]) for name in names}
+def normalized(given: Given, *names: str) -> None:
+    """Give these arguments' rows norm 1 if that is asked for."""
+    if given["use_qk_l2norm_in_kernel"]:
+        given.update({name: _NORM(given[name]) for name in names})
 
 
 def per_value_head(x: Tensor, v: Tensor) -> Tensor:
@@ -35,60 +30,31 @@ def per_value_head(x: Tensor, v: Tensor) -> Tensor:
     return x if x.shape[2] == v.shape[2] else x.repeat_interleave(v.shape[2] // x.shape[2], 2)
 
 
+@rule(
+    dplr,
+    {
+        "chunk_comba": "q k v p g beta=None scale initial_state output_final_state "
+        "use_qk_l2norm_in_kernel cu_seqlens cu_seqlens_cpu",
+        "fused_recurrent_comba": "q k p v g beta=None scale initial_state output_final_state "
+        "use_qk_l2norm_in_kernel cu_seqlens",
+    },
+    channels=("a", "b"),
+)
 def _comba(name: str, given: Given) -> Given:
-    """s_i = e^g s_{i-1} + k (beta (v - s_{i-1}^T p))^T as DPLR: a = p, b = -beta k, v = beta v."""
-    k, v, p, beta = given["k"], given["v"], given["p"], given["beta"]
-    p = k if p is None else p
-    check_shape(name, "p", p, k.shape, "[B, T, H, K]")
-    x = normalized(given | {"p": p}, "q", "k", "p")
+    """Comba: what the key p reads from the state before it decays is taken off the value."""
+    # s_i = e^g s_{i-1} + k (beta (v - s_{i-1}^T p))^T as DPLR: a = p, b = -beta k, v = beta v.
+    if given["p"] is None:
+        given["p"] = given["k"]
+    check_shape(name, "p", given["p"], given["k"].shape, "[B, T, H, K]")
+    normalized(given, "q", "k", "p")
+    v, beta = given["v"], given["beta"]
+    a, b = per_value_head(given["p"], v), per_value_head(given["k"], v)
     if beta is None:
-        return x | {"a": per_value_head(x["p"], v), "b": per_value_head(-x["k"], v)}
+        return {"a": a, "b": -b, "g": given["g"]}
     check_shape(name, "beta", beta, v.shape[:3], "[B, T, HV]")
     beta = beta.unsqueeze(-1)
-    return x | {
-        "v": beta * v,
-        "a": per_value_head(x["p"], v),
-        "b": -beta * per_value_head(x["k"], v),
-    }
-
-
-COMBA = Rule(dplr, named("a", "b", "g"), _comba, channels=("a", "b"))
-_AUXILIARY = "Tensor, [B, T, H, K], optional"
-
-
-@function(COMBA, p=_AUXILIARY)
-def chunk_comba(
-    q: Tensor, k: Tensor, v: Tensor, p: Tensor, g: Tensor, beta: Tensor | None = None,
-    scale: float | None = None, initial_state: Tensor | None = None,
-    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """Comba: what the key p reads from the state before it decays is taken off the value."""
-
-
-@function(COMBA, p=_AUXILIARY)
-def fused_recurrent_comba(
-    q: Tensor, k: Tensor, p: Tensor, v: Tensor, g: Tensor, beta: Tensor | None = None,
-    scale: float | None = None, initial_state: Tensor | None = None,
-    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """Comba: what the key p reads from the state before it decays is taken off the value."""
-
-
-def _gdn2(name: str, given: Given) -> Given:
-    """The gated delta rule with erase key b k and values w v."""
-    k, v, b, w = given["k"], given["v"], given["b"], given["w"]
-    check_shape(name, "b", b, (*v.shape[:3], k.shape[3]), "[B, T, HV, K]")
-    check_shape(name, "w", w, v.shape, "[B, T, HV, V]")
-    x = normalized(given, "q", "k")
-    erase = b * per_value_head(x["k"], v)
-    return x | {"v": w * v, "g": gate_of_channels(name, given), "erase": erase}
-
-
-def _gdn2_extras(name: str, given: Given) -> dict[str, Tensor]:
-    v = given["v"]
-    return {"g": given["g"], "beta": v.new_ones(()).expand(v.shape[:3]), "erase": given["erase"]}
+    given["v"] = beta * v
+    return {"a": a, "b": -beta * b, "g": given["g"]}
 
 
 def erased_delta(
@@ -98,71 +64,68 @@ def erased_delta(
 
 
 erased_delta.__name__ = gated_delta.__name__
-GDN2 = Rule(erased_delta, _gdn2_extras, _gdn2, channels=("g", "erase"), v_first=True)
-_ERASE_AND_WRITE = {
-    "g": "Tensor, [B, T, HV, K]", "b": "Tensor, [B, T, HV, K]", "w": "Tensor, [B, T, HV, V]",
-}  # fmt: skip
 
 
-@function(GDN2, **_ERASE_AND_WRITE)
-def chunk_gdn2(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, scale: float | None = None,
-    initial_state: Tensor | None = None, output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False, use_gate_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None,
-    safe_gate: bool = False, lower_bound: float | None = None, disable_recompute: bool = False,
-    return_intermediate_states: bool = False, state_v_first: bool = False, cp_context: Any = None,
-    *, A_log: Tensor | None = None, dt_bias: Tensor | None = None, **kwargs: Any,
-) -> Result:  # fmt: skip
+@rule(
+    erased_delta,
+    {
+        "chunk_gdn2": "q k v g b w scale initial_state output_final_state "
+        "use_qk_l2norm_in_kernel use_gate_in_kernel cu_seqlens cu_seqlens_cpu safe_gate "
+        "lower_bound disable_recompute return_intermediate_states state_v_first cp_context "
+        "* A_log dt_bias **kwargs",
+        "fused_recurrent_gdn2": "q k v g b w A_log dt_bias scale initial_state "
+        "output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel lower_bound "
+        "state_v_first cu_seqlens **kwargs",
+    },
+    channels=("g", "erase"),
+    former=states_v_first,
+    types={
+        "g": "Tensor, [B, T, HV, K]",
+        "b": "Tensor, [B, T, HV, K]",
+        "w": "Tensor, [B, T, HV, V]",
+    },
+)
+def _gdn2(name: str, given: Given) -> Given:
     """Gated DeltaNet 2: the key erases through the gate b, values pass through the gate w."""
+    k, v, b, w = given["k"], given["v"], given["b"], given["w"]
+    check_shape(name, "b", b, (*v.shape[:3], k.shape[3]), "[B, T, HV, K]")
+    check_shape(name, "w", w, v.shape, "[B, T, HV, V]")
+    normalized(given, "q", "k")
+    erase = b * per_value_head(given["k"], v)
+    g = gate_of_channels(name, given)
+    given["v"] = v = w * v
+    return {"g": g, "beta": v.new_ones(()).expand(v.shape[:3]), "erase": erase}
 
 
-@function(GDN2, **_ERASE_AND_WRITE)
-def fused_recurrent_gdn2(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, scale: float | None = None, initial_state: Tensor | None = None,
-    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
-    use_gate_in_kernel: bool = False, lower_bound: float | None = None,
-    state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
-) -> Result:  # fmt: skip
-    """Gated DeltaNet 2: the key erases through the gate b, values pass through the gate w."""
-
-
-def _no_gate(name: str, given: Given) -> dict[str, Tensor]:
+@rule(
+    dplr,
+    {
+        "chunk_iplr_delta_rule": "q k v a b scale initial_state output_final_state cu_seqlens "
+        "cu_seqlens_cpu **kwargs",
+        "fused_recurrent_iplr_delta_rule": "q k v a b scale initial_state output_final_state "
+        "cu_seqlens",
+    },
+    channels=("a", "b"),
+)
+def _iplr_delta_rule(name: str, given: Given) -> Given:
+    """The generalised delta rule without decay: identity plus low rank."""
     return {"a": given["a"], "b": given["b"], "g": no_decay(given["v"])}
 
 
-IPLR = Rule(dplr, _no_gate, channels=("a", "b"))
-
-
-@function(IPLR, a="Tensor, [B, T, H, K]")
-def chunk_iplr_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: float | None = None,
-    initial_state: Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
-) -> Result:  # fmt: skip
-    """The generalised delta rule without decay: identity plus low rank."""
-
-
-@function(IPLR)
-def fused_recurrent_iplr_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, scale: float | None = None,
-    initial_state: Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """The generalised delta rule without decay: identity plus low rank."""
-
-
-@documented(
-    "gated_delta", k="Tensor, [B, T n, H, K]", v="Tensor, [B, T n, H, V]",
-    g="Tensor, [B, T, H], optional", beta="Tensor, [B, T n, H]",
-)  # fmt: skip
-def chunk_gated_delta_product(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor, num_householder: int,
-    scale: float | None = None, initial_state: Tensor | None = None,
-    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, cp_context: Any = None,
-) -> Result:  # fmt: skip
+@family(
+    "gated_delta",
+    {
+        "chunk_gated_delta_product": "q k v g beta num_householder scale initial_state "
+        "output_final_state use_qk_l2norm_in_kernel cu_seqlens cu_seqlens_cpu cp_context",
+    },
+    types={
+        "k": "Tensor, [B, T n, H, K]",
+        "v": "Tensor, [B, T n, H, V]",
+        "g": "Tensor, [B, T, H], or None",
+        "beta": "Tensor, [B, T n, H]",
+    },
+)
+def _gated_delta_product(name: str, given: Given) -> Result:
     """Gated DeltaProduct: each token decays the state once and writes to it n times.
 
     Examples
@@ -174,23 +137,22 @@ def chunk_gated_delta_product(
     >>> o.shape
     torch.Size([1, 3, 2, 4])
     """
-    name, n = "chunk_gated_delta_product", num_householder
-    refuse(name, {"cp_context": cp_context})
+    q, k, g, n = (given[x] for x in ("q", "k", "g", "num_householder"))
     if not isinstance(n, int) or n < 1:
         raise ValueError(f"{name}: num_householder is {n!r}; expected a positive integer")
     check_tensor(name, "q", q)
     check_shape(name, "k", k, (q.shape[0], n * q.shape[1], *q.shape[2:]), "[B, T n, H, K]")
-    if g is not None:
+    if g is None:
+        g = no_decay(k)
+    else:
         check_shape(name, "g", g, q.shape[:3], "[B, T, H]")
         later = g.new_zeros(()).expand(*g.shape[:2], n - 1, g.shape[2])
         g = torch.cat([g.unsqueeze(2), later], 2).flatten(1, 2)
-    given = {
-        "q": q.repeat_interleave(n, 1), "k": k, "v": v, "beta": beta,
-        "g": no_decay(k) if g is None else g, "use_gate_in_kernel": False,
-        "use_beta_sigmoid_in_kernel": False, "allow_neg_eigval": False, "scale": scale,
-        "initial_state": initial_state, "output_final_state": output_final_state,
-        "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
-        "cu_seqlens": None if cu_seqlens is None else n * sequence_bounds(cu_seqlens),
-    }  # fmt: skip
-    o, state = call(GATED_DELTA_RULE._replace(v_first=False), name, given, {})
+    given["q"] = q.repeat_interleave(n, 1)
+    if given["cu_seqlens"] is not None:
+        given["cu_seqlens"] = n * given["cu_seqlens"]
+    _layout.check_tokens(name, given)
+    extras = {"g": g, "beta": given["beta"]}
+    _layout.check_extras(name, given, extras, ())
+    o, state = _layout.run(name, gated_delta, given, extras, **mapped(name, given))
     return o[:, n - 1 :: n].contiguous(), state

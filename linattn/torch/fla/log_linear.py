@@ -8,7 +8,6 @@ chunk to chunk, a state of each bit is kept, as a binary counter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,66 +15,34 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._core import conversions
-from ._docs import documented
-from ._layout import check_shape, check_tensor, check_tokens, count_sequences, sequence_bounds
-
-__all__ = ["LogLinearAttentionState", "chunk_log_linear_attn"]
+from ._keywords import Given
+from ._layout import check_shape, check_tensor, check_tokens, count_sequences, scale_of
+from ._rules import family
+from ._states import LogLinearAttentionState
 
 _BITS = 6
 _CHUNK = 1 << _BITS
 _PREVIOUS = ("q_prev", "k_prev", "v_prev", "g_prev", "level_scales_prev")
 
 
-@dataclass
-class LogLinearAttentionState:
-    """What `chunk_log_linear_attn` keeps of the tokens so far.
-
-    Parameters
-    ----------
-    ht : Tensor, [N, M, H, K, V]
-        States of the chunks so far: entry b is that of 2^b chunks if bit b of their number is set.
-    offsets : Tensor of int, [N]
-        The number of tokens so far.
-    q_prev, k_prev : Tensor, [N, 64, G, K]
-        Queries and keys of the last chunk, which is not complete.
-    v_prev : Tensor, [N, 64, H, V]
-        Its values.
-    g_prev : Tensor, [N, 64, H]
-        Its log decays.
-    level_scales_prev : Tensor, [N, 64, H, L]
-        Its scales.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from linattn.torch import fla
-    >>> x, scales = torch.ones(1, 70, 2, 4), torch.ones(1, 70, 2, 8)
-    >>> _, state = fla.chunk_log_linear_attn(
-    ...     x, x, x, 0 * x[..., 0], scales, output_final_state=True
-    ... )
-    >>> state.offsets, state.ht.shape
-    (tensor([70], dtype=torch.int32), torch.Size([1, 1, 2, 4, 4]))
-    """
-
-    ht: Tensor
-    offsets: Tensor
-    q_prev: Tensor
-    k_prev: Tensor
-    v_prev: Tensor
-    g_prev: Tensor
-    level_scales_prev: Tensor
-
-
-@documented("gated", returns="log_linear", g="Tensor, [B, T, HV]",
-            initial_state="LogLinearAttentionState, optional")  # fmt: skip
-def chunk_log_linear_attn(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, level_scales: Tensor,
-    initial_state: LogLinearAttentionState | None = None, output_final_state: bool = False,
-    cu_seqlens: Tensor | None = None, scale: float | None = 1.0,
-) -> tuple[Tensor, LogLinearAttentionState | None]:  # fmt: skip
+@family(
+    "gated",
+    {
+        "chunk_log_linear_attn": "q k v g level_scales initial_state output_final_state "
+        "cu_seqlens scale=1.0",
+    },
+    types={"initial_state": "LogLinearAttentionState, optional"},
+)
+def _log_linear_attn(name: str, given: Given) -> tuple[Tensor, LogLinearAttentionState | None]:
     """Log-linear attention: tokens in blocks of powers of two, each with a scale.
 
     Computed by PyTorch, in O(T log T).
+
+    Returns
+    -------
+    o : Tensor, [B, T, HV, V]
+    final_state : LogLinearAttentionState or None
+        None without ``output_final_state``.
 
     Examples
     --------
@@ -86,27 +53,24 @@ def chunk_log_linear_attn(
     >>> o[0, :, 0, 0]
     tensor([ 4.,  8., 12.])
     """
-    name = "chunk_log_linear_attn"
-    cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
-    check_tokens(name, q, k, v, cu_seqlens)
-    check_shape(name, "g", g, v.shape[:3], "[B, T, HV]")
+    check_tokens(name, given)
+    v, level_scales, cu_seqlens = (given[x] for x in ("v", "level_scales", "cu_seqlens"))
+    check_shape(name, "g", given["g"], v.shape[:3], "[B, T, HV]")
     check_tensor(name, "level_scales", level_scales)
     expected = (*v.shape[:3], level_scales.shape[-1])
     check_shape(name, "level_scales", level_scales, expected, "[B, T, HV, L]")
-    dtype = conversions.promotion(x.dtype for x in (q, k, v))
-    wide = conversions.work_dtype(dtype)
-    scale = k.shape[-1] ** -0.5 if scale is None else scale
-    tokens = [x.to(wide) for x in (q, k, v, g, level_scales)]
-    n = count_sequences(name, "q", q, cu_seqlens)
-    starts = _starts(name, initial_state, n, cu_seqlens is not None)
+    wide = conversions.work_dtype(given["dtype"])
+    tokens = [given[x].to(wide) for x in ("q", "k", "v", "g", "level_scales")]
+    n = count_sequences(name, "q", v, cu_seqlens)
+    starts = _starts(name, given["initial_state"], n, cu_seqlens is not None)
     parts = [tokens]
     if cu_seqlens is not None:
         lengths = cu_seqlens.diff().tolist()
         parts = [list(x) for x in zip(*(x.split(lengths, 1) for x in tokens), strict=True)]
     results = [_sequence(name, x, start) for x, start in zip(parts, starts, strict=True)]
-    o = scale * torch.cat([x for x, _ in results], 1)
-    state = _joined([x for _, x in results]) if output_final_state else None
-    return o.to(dtype).contiguous(), state
+    o = scale_of(given) * torch.cat([x for x, _ in results], 1)
+    state = _joined([x for _, x in results]) if given["output_final_state"] else None
+    return o.to(given["dtype"]).contiguous(), state
 
 
 def _starts(name: str, state: Any, n: int, packed: bool) -> list[Any]:

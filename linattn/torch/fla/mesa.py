@@ -17,33 +17,37 @@ from ..._states.state_arrays import State
 from .._core import conversions
 from ..feature_maps import L2Norm
 from ..operators import gated
-from ._docs import documented
+from ._keywords import Given
 from ._layout import (
     check_shape,
     check_tensor,
     check_tokens,
     count_sequences,
-    sequence_bounds,
     state_in,
     state_out,
 )
-
-__all__ = ["chunk_mesa_net", "mesa_net_decoding_one_step"]
+from ._parameters import ThreeResults
+from ._rules import family
 
 _NORM = L2Norm()
-Result = tuple[Tensor, Tensor | None, Tensor | None]
 
 
-@documented("gated", returns="mesa", v="Tensor, [B, T, H, V]", g="Tensor, [B, T, H]",
-            beta="Tensor, [B, T, H]")  # fmt: skip
-def chunk_mesa_net(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, lamb: Tensor,
-    h_kk_init: Tensor | None = None, h_kv_init: Tensor | None = None,
-    output_final_state: bool = False, max_CG_iteration: int = 30,
-    use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None,
-    cu_seqlens_cpu: Tensor | None = None,
-) -> Result:  # fmt: skip
+@family(
+    "gated",
+    {
+        "chunk_mesa_net": "q k v g beta lamb h_kk_init h_kv_init output_final_state "
+        "max_CG_iteration=30 use_qk_l2norm_in_kernel cu_seqlens cu_seqlens_cpu",
+    },
+    types={"v": "Tensor, [B, T, H, V]", "g": "Tensor, [B, T, H]", "beta": "Tensor, [B, T, H]"},
+)
+def _mesa_net(name: str, given: Given) -> ThreeResults:
     """MesaNet: a query reads what fits the values so far best, with the ridge ``lamb``.
+
+    Returns
+    -------
+    o : Tensor, [B, T, H, V]
+    h_kk, h_kv : Tensor, [N, H, K, K] and [N, H, K, V], or None
+        float32 or float64; None without ``output_final_state``.
 
     Examples
     --------
@@ -54,20 +58,41 @@ def chunk_mesa_net(
     >>> o.shape
     torch.Size([1, 3, 2, 4])
     """
-    return _mesa("chunk_mesa_net", q, k, v, g, beta, lamb, (h_kk_init, h_kv_init),
-                 output_final_state, max_CG_iteration, use_qk_l2norm_in_kernel,
-                 cu_seqlens)  # fmt: skip
+    _check(name, given)
+    cu_seqlens, wide = given["cu_seqlens"], conversions.work_dtype(given["dtype"])
+    q, k, v, g, beta = (given[x].to(wide).transpose(1, 2) for x in ("q", "k", "v", "g", "beta"))
+    if given["use_qk_l2norm_in_kernel"]:
+        q, k = _NORM(q), _NORM(k)
+    write = beta.unsqueeze(-1) * k
+    h, s = (None if given[x] is None else state_in(given[x].to(wide), 1, cu_seqlens)
+            for x in ("h_kk_init", "h_kv_init"))  # fmt: skip
+    lamb = given["lamb"].to(wide).unsqueeze(1)
+    x = _Solution.apply(q, write, k, g, lamb, h, cu_seqlens, given["max_CG_iteration"])
+    o, s = _read(x, write, v, g, s, cu_seqlens)
+    o = o.transpose(1, 2).to(given["dtype"]).contiguous()
+    if not given["output_final_state"]:
+        return o, None, None
+    _, h = _read(k, write, k, g, h, cu_seqlens)
+    return o, state_out(h, 1, cu_seqlens), state_out(s, 1, cu_seqlens)
 
 
-@documented(
-    "gated", returns="mesa_step", q="Tensor, [B, H, K]", k="Tensor, [B, H, K]",
-    v="Tensor, [B, H, V]", g="Tensor, [B, H]", beta="Tensor, [B, H]",
-)  # fmt: skip
-def mesa_net_decoding_one_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, lamb: Tensor, beta: Tensor, prev_h_kk: Tensor,
-    prev_h_kv: Tensor, max_CG_iteration: int = 30,
-) -> Result:  # fmt: skip
+_TOKEN = {"q": "[B, H, K]", "k": "[B, H, K]", "v": "[B, H, V]", "g": "[B, H]", "beta": "[B, H]"}
+
+
+@family(
+    "gated",
+    {
+        "mesa_net_decoding_one_step": "q k v g lamb beta prev_h_kk prev_h_kv max_CG_iteration=30",
+    },
+    types={x: f"Tensor, {letters}" for x, letters in _TOKEN.items()},
+)
+def _mesa_step(name: str, given: Given) -> ThreeResults:
     """One token of MesaNet.
+
+    Returns
+    -------
+    o : Tensor, [B, H, V]
+    h_kk, h_kv : Tensor, [B, H, K, K] and [B, H, K, V]
 
     Examples
     --------
@@ -79,41 +104,17 @@ def mesa_net_decoding_one_step(
     >>> o.shape
     torch.Size([1, 2, 4])
     """
-    name = "mesa_net_decoding_one_step"
-    for argument, x, letters in (("q", q, "[B, H, K]"), ("k", k, "[B, H, K]"),
-                                 ("v", v, "[B, H, V]"), ("g", g, "[B, H]"),
-                                 ("beta", beta, "[B, H]")):  # fmt: skip
+    for argument, letters in _TOKEN.items():
+        x = given[argument]
         check_tensor(name, argument, x)
         if x.ndim != letters.count(",") + 1:
             raise ValueError(f"{name}: {argument} has shape {tuple(x.shape)}; expected {letters}")
-    q, k, v, g, beta = (x.unsqueeze(1) for x in (q, k, v, g, beta))
-    o, h_kk, h_kv = _mesa(name, q, k, v, g, beta, lamb, (prev_h_kk, prev_h_kv), True,
-                          max_CG_iteration, False, None)  # fmt: skip
+        given[argument] = x.unsqueeze(1)
+    o, h_kk, h_kv = _mesa_net(name, given | {
+        "h_kk_init": given["prev_h_kk"], "h_kv_init": given["prev_h_kv"],
+        "output_final_state": True, "use_qk_l2norm_in_kernel": False, "cu_seqlens": None,
+    })  # fmt: skip
     return o[:, 0], h_kk, h_kv
-
-
-def _mesa(
-    name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, lamb: Tensor,
-    states: tuple[Tensor | None, Tensor | None], output_final_state: bool, iterations: int,
-    normalize: bool, cu_seqlens: Any,
-) -> Result:  # fmt: skip
-    cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
-    _check(name, q, k, v, g, beta, lamb, states, iterations, cu_seqlens)
-    dtype = conversions.promotion(x.dtype for x in (q, k, v))
-    wide = conversions.work_dtype(dtype)
-    q, k, v, g, beta = (x.to(wide).transpose(1, 2) for x in (q, k, v, g, beta))
-    if normalize:
-        q, k = _NORM(q), _NORM(k)
-    write = beta.unsqueeze(-1) * k
-    h, s = (x if x is None else state_in(x.to(wide), 1, cu_seqlens) for x in states)
-    lamb = lamb.to(wide).unsqueeze(1)
-    x = _Solution.apply(q, write, k, g, lamb, h, cu_seqlens, iterations)
-    o, s = _read(x, write, v, g, s, cu_seqlens)
-    o = o.transpose(1, 2).to(dtype).contiguous()
-    if not output_final_state:
-        return o, None, None
-    _, h = _read(k, write, k, g, h, cu_seqlens)
-    return o, state_out(h, 1, cu_seqlens), state_out(s, 1, cu_seqlens)
 
 
 def _read(
@@ -170,18 +171,15 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], q: Tensor, iteratio
     return x
 
 
-def _check(
-    name: str, q: Any, k: Any, v: Any, g: Any, beta: Any, lamb: Any, states: Any,
-    iterations: Any, cu_seqlens: Tensor | None,
-) -> None:  # fmt: skip
-    check_tokens(name, q, k, v, cu_seqlens)
-    check_shape(name, "v", v, (*k.shape[:3], v.shape[3]), "[B, T, H, V]")
-    check_shape(name, "g", g, k.shape[:3], "[B, T, H]")
-    check_shape(name, "beta", beta, k.shape[:3], "[B, T, H]")
-    check_shape(name, "lamb", lamb, k.shape[2:], "[H, K]")
-    n, (heads, d) = count_sequences(name, "q", q, cu_seqlens), k.shape[2:]
-    for argument, x, width in zip(("h_kk_init", "h_kv_init"), states, (d, v.shape[3]), strict=True):
-        if x is not None:
+def _check(name: str, given: Given) -> None:
+    check_tokens(name, given, grouped=False)
+    k, v, iterations = given["k"], given["v"], given["max_CG_iteration"]
+    for argument in ("g", "beta"):
+        check_shape(name, argument, given[argument], k.shape[:3], "[B, T, H]")
+    check_shape(name, "lamb", given["lamb"], k.shape[2:], "[H, K]")
+    n, (heads, d) = count_sequences(name, "q", k, given["cu_seqlens"]), k.shape[2:]
+    for argument, width in (("h_kk_init", d), ("h_kv_init", v.shape[3])):
+        if (x := given[argument]) is not None:
             check_shape(name, argument, x, (n, heads, d, width), "[N, H, K, K] or [N, H, K, V]")
     if not isinstance(iterations, int) or iterations < 0:
         raise ValueError(

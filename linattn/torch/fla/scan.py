@@ -9,22 +9,32 @@ from torch import Tensor
 
 from ..._states.state_arrays import State
 from ..operators import linear_scan, wkv
-from ._docs import documented
-from ._layout import check_shape, check_tensor, count_sequences, sequence_bounds
-
-__all__ = ["chunk_hgrn", "fused_recurrent_hgrn", "fused_recurrent_rwkv4"]
-
-Result = tuple[Tensor, Any]
-_TYPES = {
-    "x": "Tensor, [B, T, D]", "g": "Tensor, [B, T, D]", "initial_state": "Tensor, [N, D], optional",
-}  # fmt: skip
+from ._keywords import Given
+from ._layout import check_shape, check_tensor, count_sequences
+from ._parameters import Result
+from ._rules import family
 
 
-@documented("linear_scan", **_TYPES)
-def chunk_hgrn(
-    x: Tensor, g: Tensor, initial_state: Tensor | None = None, output_final_state: bool = False
-) -> Result:
+@family(
+    "linear_scan",
+    {
+        "chunk_hgrn": "x g initial_state output_final_state",
+        "fused_recurrent_hgrn": "x g initial_state output_final_state cu_seqlens",
+    },
+    types={
+        "x": "Tensor, [B, T, D]",
+        "g": "Tensor, [B, T, D]",
+        "initial_state": "Tensor, [N, D], optional",
+    },
+)
+def _hgrn(name: str, given: Given) -> Result:
     """HGRN: h = e^g h + x in each channel.
+
+    Returns
+    -------
+    o : Tensor, [B, T, D]
+    final_state : Tensor, [N, D], or None
+        float32 or float64; None without ``output_final_state``.
 
     Examples
     --------
@@ -34,57 +44,42 @@ def chunk_hgrn(
     >>> fla.chunk_hgrn(x, torch.zeros(1, 3, 2))[0][..., 0]
     tensor([[1., 2., 3.]])
     """
-    return _hgrn("chunk_hgrn", x, g, initial_state, output_final_state, None)
-
-
-@documented("linear_scan", **_TYPES)
-def fused_recurrent_hgrn(
-    x: Tensor, g: Tensor, initial_state: Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """HGRN: h = e^g h + x in each channel.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from linattn.torch import fla
-    >>> x = torch.ones(1, 3, 2)
-    >>> fla.fused_recurrent_hgrn(x, torch.zeros(1, 3, 2))[0][..., 0]
-    tensor([[1., 2., 3.]])
-    """
-    return _hgrn("fused_recurrent_hgrn", x, g, initial_state, output_final_state, cu_seqlens)
-
-
-def _hgrn(
-    name: str, x: Tensor, g: Tensor, initial_state: Tensor | None, output_final_state: bool,
-    cu_seqlens: Tensor | None,
-) -> Result:  # fmt: skip
-    check_tensor(name, "x", x)
-    if x.ndim != 3:
-        raise ValueError(f"{name}: x has shape {tuple(x.shape)}; expected [B, T, D]")
+    x, g, start = _channels(name, given, "x"), given["g"], given["initial_state"]
     check_shape(name, "g", g, x.shape, "[B, T, D], that of x")
+    cu_seqlens = given.get("cu_seqlens")
     packed = cu_seqlens is not None
-    if packed:
-        cu_seqlens = sequence_bounds(cu_seqlens)
     n = count_sequences(name, "x", x, cu_seqlens)
-    start = None
-    if initial_state is not None:
-        check_shape(name, "initial_state", initial_state, (n, x.shape[2]), "[N, D]")
-        start = State(initial_state[None] if packed else initial_state, None)
+    if start is not None:
+        check_shape(name, "initial_state", start, (n, x.shape[2]), "[N, D]")
+        start = State(start[None] if packed else start, None)
+    final = given["output_final_state"]
     o: Any = linear_scan(
-        g, x, log=True, cu_seqlens=cu_seqlens, initial_state=start, return_state=output_final_state
+        g, x, log=True, cu_seqlens=cu_seqlens, initial_state=start, return_state=final
     )
-    o, end = o if output_final_state else (o, None)
+    o, end = o if final else (o, None)
     if end is None:
         return o.to(x.dtype), None
     return o.to(x.dtype), end.s[0] if packed else end.s
 
 
-@documented("wkv", w="Tensor, [D]", u="Tensor, [D]", k="Tensor, [B, T, D]", v="Tensor, [B, T, D]")
-def fused_recurrent_rwkv4(
-    w: Tensor, u: Tensor, k: Tensor, v: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+@family(
+    "wkv",
+    {"fused_recurrent_rwkv4": "w u k v state"},
+    types={
+        "w": "Tensor, [D]",
+        "u": "Tensor, [D]",
+        "k": "Tensor, [B, T, D]",
+        "v": "Tensor, [B, T, D]",
+    },
+)
+def _rwkv4(name: str, given: Given) -> tuple[Tensor, Tensor]:
     """RWKV-4: a token decays the memory of a channel by e^-e^w; u is added to its own key.
+
+    Returns
+    -------
+    o : Tensor, [B, T, D]
+    state : Tensor, [B, 3, 1, D]
+        That after the last token.
 
     Examples
     --------
@@ -97,10 +92,7 @@ def fused_recurrent_rwkv4(
     >>> o[..., 0]
     tensor([[1., 1., 1.]])
     """
-    name = "fused_recurrent_rwkv4"
-    check_tensor(name, "k", k)
-    if k.ndim != 3:
-        raise ValueError(f"{name}: k has shape {tuple(k.shape)}; expected [B, T, D]")
+    k, v, w, u, state = _channels(name, given, "k"), *(given[x] for x in ("v", "w", "u", "state"))
     batch, _, d = k.shape
     check_shape(name, "v", v, k.shape, "[B, T, D], that of k")
     check_shape(name, "w", w, (d,), "[D]")
@@ -110,3 +102,12 @@ def fused_recurrent_rwkv4(
     rate = (w if w.dtype is torch.float64 else w.float()).exp()
     o, end = wkv(k, v, rate, u, initial_state=start, return_state=True)
     return o, torch.stack([*end], 1).unsqueeze(2)
+
+
+def _channels(name: str, given: Given, argument: str) -> Tensor:
+    """An argument [B, T, D]."""
+    x: Tensor = given[argument]
+    check_tensor(name, argument, x)
+    if x.ndim != 3:
+        raise ValueError(f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, D]")
+    return x

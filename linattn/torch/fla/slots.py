@@ -11,17 +11,10 @@ from .._core import conversions
 from ..operators import gated
 from . import _layout
 from ._columns import exchanged
-from ._docs import documented
-from ._keywords import refuse
-from ._layout import check_shape, check_tensor, check_tokens, count_sequences, sequence_bounds
-from ._rules import Rule, call, named
-
-__all__ = [
-    "chunk_abc", "chunk_gsa", "chunk_lightnet", "fused_recurrent_gsa", "fused_recurrent_lightnet",
-]  # fmt: skip
-
-Result = tuple[Tensor, Any]
-Pair = tuple[Tensor | None, Tensor | None]
+from ._keywords import Given
+from ._layout import check_shape, check_tensor, check_tokens, count_sequences
+from ._parameters import Result
+from ._rules import family
 
 
 def _softmax_over_time(
@@ -61,50 +54,41 @@ def _normalizer(
 
 
 _COLUMN_GATED = exchanged(gated)
-LIGHTNET = Rule(gated, named("g"), channels=("g",), v_first=True)
-_PAIR = "pair of tensors, [N, H, K, V] and [N, 1, H, K], optional"
+_SLOTS = {
+    "q": "Tensor, [B, T, HQ, K]", "k": "Tensor, [B, T, H, K]", "v": "Tensor, [B, T, H, V]",
+    "initial_state": "pair of tensors, [N, H, K, M] and [N, H, M, V], optional",
+}  # fmt: skip
 
 
-@documented("gated", returns="lightnet", v="Tensor, [B, T, H, V]", initial_state=_PAIR)
-def chunk_lightnet(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None,
-    initial_state: Pair | None = None, output_final_state: bool = False,
-    state_v_first: bool = False, cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """LightNet: keys are softmaxes over the tokens so far, in each channel."""
-    return _lightnet("chunk_lightnet", q, k, v, scale, initial_state, output_final_state,
-                     state_v_first, cu_seqlens)  # fmt: skip
+@family(
+    "gated",
+    dict.fromkeys(
+        ("chunk_lightnet", "fused_recurrent_lightnet"),
+        "q k v scale initial_state output_final_state state_v_first cu_seqlens",
+    ),
+    types={
+        "v": "Tensor, [B, T, H, V]",
+        "initial_state": "pair of tensors, [N, H, K, V] and [N, 1, H, K], optional",
+    },
+)
+def _lightnet(name: str, given: Given) -> Result:
+    """LightNet: keys are softmaxes over the tokens so far, in each channel.
 
-
-@documented("gated", returns="lightnet", v="Tensor, [B, T, H, V]", initial_state=_PAIR)
-def fused_recurrent_lightnet(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None,
-    initial_state: Pair | None = None, output_final_state: bool = False,
-    state_v_first: bool = False, cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """LightNet: keys are softmaxes over the tokens so far, in each channel."""
-    return _lightnet("fused_recurrent_lightnet", q, k, v, scale, initial_state,
-                     output_final_state, state_v_first, cu_seqlens)  # fmt: skip
-
-
-def _lightnet(
-    name: str, q: Tensor, k: Tensor, v: Tensor, scale: float | None, initial_state: Any,
-    output_final_state: bool, state_v_first: bool, cu_seqlens: Any,
-) -> Result:  # fmt: skip
-    cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
-    check_tokens(name, q, k, v, cu_seqlens)
-    check_shape(name, "v", v, (*k.shape[:3], v.shape[3]), "[B, T, H, V]")
-    s, z = _pair(name, initial_state)
+    Returns
+    -------
+    o : Tensor, [B, T, H, V]
+    final_state : pair of tensors, [N, H, K, V] and [N, 1, H, K]
+        The state, None without ``output_final_state``, and the logarithms of the sums of the keys'
+        exponentials; float32 or float64.
+    """
+    check_tokens(name, given, grouped=False)
+    k, cu_seqlens = given["k"], given["cu_seqlens"]
+    given["initial_state"], z = _pair(name, given["initial_state"])
     if z is not None:
-        n = count_sequences(name, "q", q, cu_seqlens)
+        n = count_sequences(name, "q", k, cu_seqlens)
         check_shape(name, "initial_state[1]", z, (n, 1, *k.shape[2:]), "[N, 1, H, K]")
-    k, g, z = _softmax_over_time(k, z, cu_seqlens)
-    given = {
-        "q": q, "k": k, "v": v, "g": g, "scale": scale, "initial_state": s,
-        "output_final_state": output_final_state, "state_v_first": state_v_first,
-        "cu_seqlens": cu_seqlens,
-    }  # fmt: skip
-    o, s = call(LIGHTNET, name, given, {})
+    given["k"], g, z = _softmax_over_time(k, z, cu_seqlens)
+    o, s = _layout.run(name, gated, given, {"g": g})
     return o, (s, z)
 
 
@@ -116,110 +100,70 @@ def _pair(name: str, state: Any) -> Any:
     return state
 
 
-_SLOTS = {
-    "q": "Tensor, [B, T, HQ, K]", "k": "Tensor, [B, T, H, K]", "v": "Tensor, [B, T, H, V]",
-    "g": "Tensor, [B, T, H, M], optional",
-    "initial_state": "pair of tensors, [N, H, K, M] and [N, H, M, V], optional",
-}  # fmt: skip
-
-
-@documented("gated", returns="gsa", **_SLOTS)
-def chunk_gsa(
-    q: Tensor, k: Tensor, v: Tensor, s: Tensor, g: Tensor | None = None,
-    scale: float | None = None, initial_state: Pair | None = None,
-    output_final_state: bool = False, checkpoint_level: int = 2,
-    cu_seqlens: Tensor | None = None, cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
-) -> Result:  # fmt: skip
+@family(
+    "gated",
+    {
+        "chunk_gsa": "q k v s g scale initial_state output_final_state checkpoint_level "
+        "cu_seqlens cu_seqlens_cpu **kwargs",
+        "fused_recurrent_gsa": "q k v s g scale initial_state output_final_state reverse "
+        "cu_seqlens",
+    },
+    types=_SLOTS | {"g": "Tensor, [B, T, H, M], optional"},
+)
+def _gsa(name: str, given: Given) -> Result:
     """Gated slot attention: tokens write to M slots that decay; queries attend to the slots.
 
     Without g slots are softmaxes over the tokens so far, as in ABC.  HQ is a multiple of H.
+
+    Returns
+    -------
+    o : Tensor, [B, T, HQ, V]
+    final_state : pair of tensors, [N, H, K, M] and [N, H, M, V], or of None
+        float32 or float64; None without ``output_final_state``.
     """
-    refuse("chunk_gsa", kwargs)
-    return _gsa("chunk_gsa", q, k, v, s, g, scale, initial_state, output_final_state, False,
-                cu_seqlens)  # fmt: skip
-
-
-@documented("gated", returns="gsa", **_SLOTS)
-def fused_recurrent_gsa(
-    q: Tensor, k: Tensor, v: Tensor, s: Tensor, g: Tensor | None = None,
-    scale: float | None = None, initial_state: Pair | None = None,
-    output_final_state: bool = False, reverse: bool = False, cu_seqlens: Tensor | None = None,
-) -> Result:  # fmt: skip
-    """Gated slot attention: tokens write to M slots that decay; queries attend to the slots.
-
-    Without g slots are softmaxes over the tokens so far, as in ABC.  HQ is a multiple of H.
-    """
-    return _gsa("fused_recurrent_gsa", q, k, v, s, g, scale, initial_state, output_final_state,
-                reverse, cu_seqlens)  # fmt: skip
-
-
-@documented("gated", returns="gsa", **_SLOTS)
-def chunk_abc(
-    q: Tensor, k: Tensor, v: Tensor, s: Tensor, initial_state: Pair | None = None,
-    output_final_state: bool = False,
-) -> Result:  # fmt: skip
-    """Attention with bounded memory: slots are softmaxes over the tokens so far."""
-    o, state = _gsa("chunk_abc", q, k, v, s, None, None, initial_state, output_final_state, False,
-                    None)  # fmt: skip
-    return o, state if output_final_state else None
-
-
-def _gsa(
-    name: str, q: Tensor, k: Tensor, v: Tensor, s: Tensor, g: Tensor | None,
-    scale: float | None, initial_state: Any, output_final_state: bool, reverse: bool,
-    cu_seqlens: Any,
-) -> Result:  # fmt: skip
-    cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
-    groups = _check_slots(name, q, k, v, s, g, cu_seqlens)
-    dtype = conversions.promotion(x.dtype for x in (q, k, v))
-    starts = _check_states(name, initial_state, k, v, s, cu_seqlens)
+    groups = _check_slots(name, given)
+    dtype = conversions.promotion(given[x].dtype for x in "qkv")
+    starts = _check_states(name, given)
+    q, k, v, s, g = (given[x] for x in ("q", "k", "v", "s", "g"))
     if g is None:
-        s, g, _ = _softmax_over_time(s, None, cu_seqlens)
+        s, g, _ = _softmax_over_time(s, None, given.get("cu_seqlens"))
     if groups > 1:
         k, v, s, g = (x.repeat_interleave(groups, 2) for x in (k, v, s, g))
         starts = [x if x is None else x.repeat_interleave(groups, 1) for x in starts]
-    options: Any = {
-        "output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "reverse": reverse,
-    }  # fmt: skip
-    o, hk = _layout.run(
-        name,
-        _COLUMN_GATED,
-        q,
-        k,
-        s,
-        {"g": g},
-        scale=scale,
-        initial_state=starts[0],
-        dtype=conversions.work_dtype(dtype),
-        **options,
-    )
-    o, hv = _layout.run(
-        name,
-        gated,
-        o.softmax(-1),
-        s,
-        v,
-        {"g": g},
-        scale=1.0,
-        initial_state=starts[1],
-        dtype=dtype,
-        **options,
-    )
-    if output_final_state and groups > 1:
+    keys = {"q": q, "k": k, "v": s, "initial_state": starts[0]}
+    keys["dtype"] = conversions.work_dtype(dtype)
+    o, hk = _layout.run(name, _COLUMN_GATED, given | keys, {"g": g})
+    values = {"q": o.softmax(-1), "k": s, "v": v, "initial_state": starts[1]}
+    o, hv = _layout.run(name, gated, given | values | {"dtype": dtype, "scale": 1.0}, {"g": g})
+    if given["output_final_state"] and groups > 1:
         hk, hv = hk[:, ::groups].contiguous(), hv[:, ::groups].contiguous()
     return o, (hk, hv)
 
 
-def _check_slots(
-    name: str, q: Any, k: Any, v: Any, s: Any, g: Any, cu_seqlens: Tensor | None
-) -> int:
+@family("gated", {"chunk_abc": "q k v s initial_state output_final_state"}, types=_SLOTS)
+def _abc(name: str, given: Given) -> Result:
+    """Attention with bounded memory: slots are softmaxes over the tokens so far.
+
+    Returns
+    -------
+    o : Tensor, [B, T, HQ, V]
+    final_state : pair of tensors, [N, H, K, M] and [N, H, M, V], or of None
+        float32 or float64; None without ``output_final_state``.
+    """
+    o, state = _gsa(name, given | {"g": None, "scale": None})
+    return o, state if given["output_final_state"] else None
+
+
+def _check_slots(name: str, given: Given) -> int:
     """Raise an error unless shapes match; returns the number of query heads per key head."""
-    for argument, x, width in (("q", q, "K"), ("k", k, "K"), ("v", v, "V"), ("s", s, "M")):
+    for argument, width in (("q", "K"), ("k", "K"), ("v", "V"), ("s", "M")):
+        x = given[argument]
         check_tensor(name, argument, x)
         if x.ndim != 4:
             raise ValueError(
                 f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, H, {width}]"
             )
+    q, k, v, s, g = (given[x] for x in ("q", "k", "v", "s", "g"))
     if k.shape[2] == 0 or q.shape[2] % k.shape[2] or q.shape[2] == 0:
         raise ValueError(
             f"{name}: q has {q.shape[2]} heads; expected a multiple of {k.shape[2]}, those of k"
@@ -229,16 +173,15 @@ def _check_slots(
     check_shape(name, "s", s, (*k.shape[:3], s.shape[3]), "[B, T, H, M]")
     if g is not None:
         check_shape(name, "g", g, s.shape, "[B, T, H, M]")
-    count_sequences(name, "q", q, cu_seqlens)
+    count_sequences(name, "q", q, given.get("cu_seqlens"))
     return int(q.shape[2] // k.shape[2])
 
 
-def _check_states(
-    name: str, states: Any, k: Tensor, v: Tensor, s: Tensor, cu_seqlens: Tensor | None
-) -> list[Tensor | None]:
-    n, heads, m = count_sequences(name, "q", k, cu_seqlens), k.shape[2], s.shape[3]
+def _check_states(name: str, given: Given) -> list[Tensor | None]:
+    k, v, m = given["k"], given["v"], given["s"].shape[3]
+    n, heads = count_sequences(name, "q", k, given.get("cu_seqlens")), k.shape[2]
     expected = ((k.shape[3], m), "[N, H, K, M]"), ((m, v.shape[3]), "[N, H, M, V]")
-    states = _pair(name, states)
+    states = _pair(name, given["initial_state"])
     for i, (x, (core, letters)) in enumerate(zip(states, expected, strict=True)):
         if x is not None:
             check_shape(name, f"initial_state[{i}]", x, (n, heads, *core), letters)

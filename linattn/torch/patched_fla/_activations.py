@@ -10,6 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# PyTorch's own derivatives: a pass over memory each, where autograd and formulas take several.
+gelu_backward, sigmoid_backward, silu_backward = (
+    torch.ops.aten.gelu_backward, torch.ops.aten.sigmoid_backward, torch.ops.aten.silu_backward,
+)  # fmt: skip
+
 
 def wide(x: Tensor) -> Tensor:
     """x in float32, or float64 where it is that."""
@@ -31,8 +36,7 @@ def sigmoid_fwd(x: Tensor, output_contiguous: bool = False) -> Tensor:
 
 
 def sigmoid_bwd(x: Tensor, dy: Tensor, output_contiguous: bool = False) -> Tensor:
-    s = wide(x).sigmoid()
-    return (wide(dy) * s * (1 - s)).to(x.dtype)
+    return sigmoid_backward(wide(dy), wide(x).sigmoid()).to(x.dtype)
 
 
 def logsigmoid_fwd(x: Tensor, temperature: float = 1.0, output_contiguous: bool = False) -> Tensor:
@@ -50,7 +54,7 @@ def swish_fwd(x: Tensor, output_contiguous: bool = False) -> Tensor:
 
 
 def swish_bwd(x: Tensor, dy: Tensor, output_contiguous: bool = False) -> Tensor:
-    return (wide(dy) * _silu_slope(wide(x))).to(x.dtype)
+    return silu_backward(dy.to(x.dtype), x)
 
 
 def sqrelu_fwd(x: Tensor) -> Tensor:
@@ -66,7 +70,7 @@ def gelu_fwd(x: Tensor) -> Tensor:
 
 
 def gelu_bwd(g: Tensor, x: Tensor) -> Tensor:
-    return torch.ops.aten.gelu_backward(g.to(x.dtype), x, approximate="tanh")
+    return gelu_backward(g.to(x.dtype), x, approximate="tanh")
 
 
 def bias_gelu(y: Tensor, bias: Tensor) -> Tensor:
@@ -91,7 +95,8 @@ def swiglu_fwdbwd(
     x: Tensor, y: Tensor, g: Tensor, use_weight: bool = False, output_contiguous: bool = False
 ) -> Gradients:
     a = wide(x)
-    return _glu_gradients(F.silu(a), _silu_slope(a), x, y, g, use_weight)
+    dx = silu_backward(wide(g) * wide(y), a)
+    return _glu_gradients(dx, F.silu(a), x, y, g, use_weight)
 
 
 def swiglu_linear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -106,7 +111,8 @@ def sigmoidglu_fwdbwd(
     x: Tensor, y: Tensor, g: Tensor, use_weight: bool = False, output_contiguous: bool = False
 ) -> Gradients:
     s = wide(x).sigmoid()
-    return _glu_gradients(s, s * (1 - s), x, y, g, use_weight)
+    dx = sigmoid_backward(wide(g) * wide(y), s)
+    return _glu_gradients(dx, s, x, y, g, use_weight)
 
 
 def powglu_fwd(x: Tensor, y: Tensor, power: float = 3.0, output_contiguous: bool = False) -> Tensor:
@@ -120,8 +126,8 @@ def powglu_fwdbwd(
     with torch.enable_grad():
         a = wide(x).detach().requires_grad_()
         value = _power(a, power)
-        (slope,) = torch.autograd.grad(value.sum(), a)
-    return _glu_gradients(value.detach(), slope, x, y, g, use_weight)
+    (dx,) = torch.autograd.grad(value, a, wide(g) * wide(y))
+    return _glu_gradients(dx, value.detach(), x, y, g, use_weight)
 
 
 def powglu_linear(
@@ -137,16 +143,11 @@ def _glu(a: Tensor, y: Tensor) -> Tensor:
 
 
 def _glu_gradients(
-    a: Tensor, slope: Tensor, x: Tensor, y: Tensor, g: Tensor, use_weight: bool
+    dx: Tensor, a: Tensor, x: Tensor, y: Tensor, g: Tensor, use_weight: bool
 ) -> Gradients:
     """Of a(x) y with respect to x and y; with ``use_weight`` also its value."""
-    dx, dy = (wide(g) * slope * wide(y)).to(x.dtype), (wide(g) * a).to(y.dtype)
-    return (dx, dy, _glu(a, y)) if use_weight else (dx, dy)
-
-
-def _silu_slope(x: Tensor) -> Tensor:
-    s = x.sigmoid()
-    return s * (1 + x * (1 - s))
+    gradients = dx.to(x.dtype), (wide(g) * a).to(y.dtype)
+    return (*gradients, _glu(a, y)) if use_weight else gradients
 
 
 def _power(x: Tensor, power: float) -> Tensor:
