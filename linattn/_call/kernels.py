@@ -217,7 +217,7 @@ class Kernels(Interface):
             names = self.present[normalize]
             if wanted and self.layout.one_less:  # sizes that no operand has
                 cores = self.cores(call.fit.sizes, normalize, packing.r)
-                return tuple([np.broadcast_to(np.zeros((), dtype), x) for x in present(cores)])
+                return tuple([np.zeros(x, dtype) for x in present(cores)])
             if "log_scale" not in names or self.first == 0 or name != "initial_state":
                 return (...,) * len(names)
             shape = self.cores(call.fit.sizes, normalize, packing.r).log_scale
