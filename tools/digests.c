@@ -61,8 +61,7 @@ extent(enum la_op op, char letter)
         return 150;
     case 'd':
         return 19;
-    case 'f': /* taps of a convolution, one more than its state has rows; else features
-               */
+    case 'f': /* taps of a convolution, one more than its state has; else features */
         return op >= LA_OP_causal_conv1d && op <= LA_OP_causal_conv1d_step ? 20 : 38;
     case 'm':
         return 33;

@@ -153,7 +153,7 @@ class Call(NamedTuple):
             if y is None:
                 continue
             kind = plan.wide if x.state_dtype else plan.dtype
-            if y.dtype != kind:
+            if y.dtype is not kind and y.dtype != kind:
                 y = y.astype(kind)
             if x.dims == "nm":
                 y = y.reshape(*y.shape[:-1], n, m)

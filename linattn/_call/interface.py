@@ -57,12 +57,11 @@ class Interface:
     def cores(self, sizes: Mapping[str, int], normalize: Any, *lead: int) -> State:
         """The shapes of a state's arrays, with these axes before them; None for z without the
         normaliser."""
-        sizes = self.layout.sized(sizes)
-        return State(**{
-            field: (*lead, *[sizes[x] for x in letters])
-            for field, letters in self.fields.items()
-            if field != "z" or normalize or not self.normalizer
-        })  # fmt: skip
+        sizes, without = self.layout.sized(sizes), self.normalizer and not normalize
+        letters = [None if without and x == "z" else self.fields.get(x) for x in State._fields]
+        return State(*[
+            None if own is None else (*lead, *[sizes[x] for x in own]) for own in letters
+        ])  # fmt: skip
 
     def state(self, full: Callable[[Shape, float], Any], cores: State) -> State:
         """The state before all tokens, of arrays ``full(shape, value)``."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._core import checks
-from .._core.dtypes import state_dtype
 from .._core.layout import Call, Layout
 from .._linattn import operators
 from .._states import state_arrays
@@ -204,7 +203,8 @@ class Kernels(Interface):
         packing: state_arrays.Sequences | None,
         call: Call,
         normalize: bool,
-        *more: Any,
+        dtype: DType,
+        *,
         wanted: bool,
     ) -> tuple[Any, ...]:
         """The arrays of a state of that name; none where there is no state.
@@ -213,12 +213,11 @@ class Kernels(Interface):
         """
         if packing is None:
             return ()
-        dtype = state_dtype(*call.typed, *more)
         if state is None:  # left out: gufuncs take zeros for it
             names = self.present[normalize]
             if wanted and self.layout.one_less:  # sizes that no operand has
                 cores = self.cores(call.fit.sizes, normalize, packing.r)
-                return tuple([np.broadcast_to(np.zeros((), dtype), x) for x in present(cores)])
+                return tuple([np.zeros(x, dtype) for x in present(cores)])
             if "log_scale" not in names or self.first == 0 or name != "initial_state":
                 return (...,) * len(names)
             shape = self.cores(call.fit.sizes, normalize, packing.r).log_scale

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._core import checks, gradient_sums
-from .._core.dtypes import gradient_dtype, result_dtype, state_dtype
+from .._core.dtypes import gradient_dtype, result_dtype, state_dtype, work_dtype
 from .._core.gufuncs import run
-from .._core.layout import Call, Operand
+from .._core.layout import Call
 from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
@@ -88,7 +88,7 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and out is None and not self.layout.one_less:
+        if stateless and out is None and self._has_lengths(operands):
             o = self._plain.call(
                 self._stateless, operands, (), feature_map, scale, normalize, eps, flags
             )
@@ -111,8 +111,9 @@ class Recurrence(Kernels):
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(
-            self.name, "initial_state", initial_state, packing, call, key[-1], wanted=return_state
-        )
+            self.name, "initial_state", initial_state, packing, call, key[-1],
+            state_dtype(*call.typed), wanted=return_state,
+        )  # fmt: skip
         wanted = (None if return_state else ...,) * len(start)
         arrays = call.arrays if call.alike else call.cast()
         inputs = *arrays, *numbers, *indices, *start
@@ -144,7 +145,7 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and not self.layout.one_less and _same_rows(operands[0], grad_out):
+        if stateless and _same_rows(operands[0], grad_out) and self._has_lengths(operands):
             grads = self._plain.call(
                 self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps,
                 flags,
@@ -167,8 +168,12 @@ class Recurrence(Kernels):
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
         dtype = result_dtype(*typed)
+        wide = work_dtype(dtype)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = _gradient_dtypes(rows, call.arrays, typed)
+        dtypes = [
+            wide if row.state_dtype else gradient_dtype(x.dtype, dtype)
+            for row, x in zip(rows, call.arrays, strict=True)
+        ]
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
@@ -180,7 +185,7 @@ class Recurrence(Kernels):
 
         packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
         start, last = (
-            self._state(function, field, state, packing, call, key[-1], grad_out, wanted=with_state)
+            self._state(function, field, state, packing, call, key[-1], wide, wanted=with_state)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
         count = len(call.arrays)
@@ -299,9 +304,16 @@ class Recurrence(Kernels):
             return False
         if self.longer is None:
             return True
-        x, s = operands[self.longer], state.s
-        plain = type(x) is type(s) is np.ndarray and x.ndim > 0 < s.ndim
-        return plain and bool(x.shape[-1] == s.shape[-1] + 1)
+        s, lengths = state.s, self._has_lengths(operands) and operands[self.longer].shape
+        return lengths and type(s) is np.ndarray and s.shape[-1:] == (lengths[-1] - 1,)
+
+    def _has_lengths(self, operands: Operands) -> bool:
+        """Whether an operand is plain that is one longer than states, which gufuncs do not
+        check."""
+        if self.longer is None:
+            return True
+        x = operands[self.longer]
+        return type(x) is np.ndarray and x.shape[-1:] > (0,)
 
     def _in_blocks(self, operands: Operands) -> bool:
         """Whether a call is lazy: in blocks."""
@@ -334,17 +346,6 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
         and q.ndim > 1
         and q.shape[:-1] == grad_out.shape[:-1]
     )
-
-
-def _gradient_dtypes(
-    rows: Sequence[Operand], arrays: Sequence[Any], typed: Sequence[Any]
-) -> list[DType]:
-    """The dtype of each operand's gradient."""
-    dtype, wide = result_dtype(*typed), state_dtype(*typed)
-    return [
-        wide if row.state_dtype else gradient_dtype(x.dtype, dtype)
-        for row, x in zip(rows, arrays, strict=True)
-    ]
 
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:

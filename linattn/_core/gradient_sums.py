@@ -67,6 +67,8 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
 def over_axis(x: Array, axis: int) -> Array:
     """``x.sum(axis)``, computed in float64 and rounded to the dtype of x."""
+    if x.shape[axis] == 1:
+        return x.squeeze(axis)
     axis %= x.ndim
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     return summed(x, shape, x.dtype).squeeze(axis)

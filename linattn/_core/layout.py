@@ -171,6 +171,8 @@ class Layout:
 
     def sized(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Sizes by letter, with those that follow from others."""
+        if not self.one_less:
+            return dict(sizes)
         return {**sizes, **{x: sizes[y] - 1 for x, y in self.one_less.items()}}
 
     def dots(self, letters: str, sizes: Mapping[str, int] = MappingProxyType({})) -> str:

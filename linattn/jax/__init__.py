@@ -26,8 +26,8 @@ If a version of JAX does not accept the handler, you get a warning, `IN_C` is Fa
 Within `jax.shard_map`, ``axis_name`` is the axis of the mesh along which the tokens are cut.  Each
 device computes the effect of its tokens on the state, and one all-gather sends these effects:
 nothing else is sent.  ``key_lengths`` and ``cu_seqlens`` have to be None then, and ``beta`` one
-number a token; `noncausal` has no ``axis_name``.  Gradients need `jax.shard_map` with
-``check_vma=False``.
+number a token; `noncausal` and `causal_conv1d` have no ``axis_name``.  Gradients need
+`jax.shard_map` with ``check_vma=False``.
 """
 
 from __future__ import annotations
