@@ -57,7 +57,7 @@ def element(call: Settings, operands: Operands, key_lengths: Any) -> Element | S
         )[1]
         return state
 
-    dtype = state_dtype(*r.layout.read(r.name, operands).typed)
+    dtype = None if r.decay is None else state_dtype(*r.layout.read(r.name, operands).typed)
     normalize = options.get("normalize", True)
     return effect(r, operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
 
@@ -108,11 +108,11 @@ def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
 
 
 def effect(
-    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType, *,
+    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType | None, *,
     xp: Any = np, key_lengths: Any = None, normalize: bool = True,
 ) -> Element | ScaledElement:  # fmt: skip
-    """The element of operands that are arrays of ``xp``, with states of that dtype;
-    ``end_of(operands, state)`` is the state after them."""
+    """The element of operands that are arrays of ``xp``; ``end_of(operands, state)`` is the state
+    after them, whose dtype has to be known if it has a log scale."""
     if r.decay is not None:
         return _scaled_effect(r, operands, end_of, dtype, xp, key_lengths, normalize)
     end = end_of(operands, None)
@@ -121,7 +121,7 @@ def effect(
 
 
 def _scaled_effect(
-    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType, xp: Any,
+    r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: Any, xp: Any,
     key_lengths: Any, normalize: bool,
 ) -> ScaledElement:  # fmt: skip
     pairs = [*zip(r.operands, operands, strict=True)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -123,10 +122,13 @@ class _Call(BlockedCall):
         self.settings = Settings(name, self.options, None, self.dtype)
 
     def each(self, function: Callable[..., Any], *values: Value, of: slice = ALL) -> Value:
-        @cache
+        found: list[Any] = []  # functools.cache takes longer than the smallest calls
+
         def value() -> Any:
-            given = (x() if callable(x) else x for x in values)
-            return function(self.settings, self.operands[of], self.lengths, *given)
+            if not found:
+                given = [x() if callable(x) else x for x in values]
+                found.append(function(self.settings, self.operands[of], self.lengths, *given))
+            return found[0]
 
         return value
 

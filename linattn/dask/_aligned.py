@@ -66,7 +66,8 @@ class Call(BlockedCall):
         self.settings = Settings(r.name, self.options, self.cu_seqlens, dtype)
         fields = {field: self._state_arrays(x) for field, x in states.items()}
         self.states = {field: _state_value(x) for field, x in fields.items()}
-        self.operands, self.grad_out = [_value(x) for x in self.arrays], _value(self.grad)
+        values, self.grad_out = [_value(x) for x in self.arrays], _value(self.grad)
+        self.operands = cache(lambda at: [x(at) for x in values])
         sources = [*self.arrays, self.grad, self.lengths, *(x for y in fields.values() for x in y)]
         self.graph = Graph(self.name, sources, self.options, self.cu_seqlens)
 
@@ -147,9 +148,9 @@ class Call(BlockedCall):
 
         @cache
         def value(at: tuple[int, ...]) -> Any:
-            blocks = [x(at) for x in self.operands[of]]
             lengths = None if of is QUERIES else self._block_lengths(at)
-            return self.graph.add(run, blocks, lengths, *(x and x(at) for x in values))
+            given = [x and x(at) for x in values]
+            return self.graph.add(run, self.operands(at)[of], lengths, *given)
 
         return value
 
@@ -284,7 +285,7 @@ def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
 def _key(x: Any, at: tuple[int, ...]) -> Any:
     """The key of x's block for an index; an axis in one block has this one for all."""
     places = (*at, *(0,) * x.ndim)
-    return x.name, *(min(i, n - 1) for i, n in zip(places, x.numblocks, strict=False))
+    return x.name, *[min(i, n - 1) for i, n in zip(places, x.numblocks, strict=False)]
 
 
 def _value(x: Any) -> Value:
