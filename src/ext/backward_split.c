@@ -17,8 +17,7 @@ struct la_backward_split {
 static struct la_head
 head_of_pass(const struct job *job, size_t at, enum la_pass pass)
 {
-    struct la_head h = job->head;
-    la_job_place(job, &h, (struct piece){(ptrdiff_t)at, 0, 0, 0});
+    struct la_head h = la_job_head(job, (struct piece){(ptrdiff_t)at, 0, 0, 0});
     h.pass = pass;
     h.rates =
         job->backward_split->rates->memory + at * job->backward_split->rates->lane;
@@ -90,8 +89,7 @@ la_run_backward_split(struct job *job, int threads)
     la_scratch_prepare(&rates);
     split.rates = &rates;
     job->backward_split = &split;
-    const struct la_head whole = job->head;
-    const size_t scratch = job->kernel->scratch(&whole);
+    const size_t scratch = job->kernel->scratch(&job->head);
     /* Large enough for both runs, so that nothing is written if memory for the second
      * is missing. */
     enum la_status status =

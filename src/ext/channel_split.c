@@ -24,8 +24,7 @@ run_channels(void *arg, size_t item, int lane)
     const size_t panels = (size_t)job->panels;
     const struct piece p = {(ptrdiff_t)(item / panels), 0, (ptrdiff_t)(item % panels),
                             0};
-    struct la_head h = job->head;
-    la_job_place(job, &h, p);
+    struct la_head h = la_job_head(job, p);
     h.pass = LA_PASS_CHANNELS;
     h.rates = split->sums->memory + item / panels * split->sums->lane +
               (size_t)(p.panel * split->groups) * split->bytes;
@@ -37,8 +36,7 @@ static int
 run_sums(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    struct la_head h = job->head;
-    la_job_place(job, &h, (struct piece){(ptrdiff_t)item, 0, 0, 0});
+    struct la_head h = la_job_head(job, (struct piece){(ptrdiff_t)item, 0, 0, 0});
     h.m = job->head.m;
     h.pass = LA_PASS_SUMS;
     h.rates = job->channel_split->sums->memory + item * job->channel_split->sums->lane;
@@ -76,8 +74,7 @@ la_run_channel_split(struct job *job, int threads)
     la_scratch_prepare(&sums);
     split.sums = &sums;
     job->channel_split = &split;
-    const struct la_head whole = job->head;
-    const size_t scratch = job->kernel->scratch(&whole);
+    const size_t scratch = job->kernel->scratch(&job->head);
     enum la_status status = la_job_run(job, job->kernel, run_channels, scratch,
                                        heads * (size_t)job->panels, threads);
     if (status == LA_DONE) {

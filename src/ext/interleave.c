@@ -111,8 +111,7 @@ run_interleaved(void *arg, size_t item, int lane)
     ptrdiff_t longest = 1;
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;
-        *h = job->head;
-        la_job_place(job, h, (struct piece){first + i, 0, 0, 0});
+        *h = la_job_head(job, (struct piece){first + i, 0, 0, 0});
         h->group = 1;
         h->interleave = &heads_now[i].interleave;
         heads_now[i].interleave =

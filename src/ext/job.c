@@ -188,6 +188,26 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
     }
 }
 
+/* share_states finds a field before the tokens just before the one after them. */
+_Static_assert(LA_AT_s0 + 1 == LA_AT_s1 && LA_AT_z0 + 1 == LA_AT_z1 &&
+                   LA_AT_conv0 + 1 == LA_AT_conv1 &&
+                   LA_AT_log_scale0 + 1 == LA_AT_log_scale1,
+               "fields of a state are listed together");
+
+/* A step that updates its state reads the fields that it writes.  Not inlined: other
+ * calls are faster without. */
+static __attribute__((noinline)) void
+share_states(const struct la_signature *signature, struct la_head *h)
+{
+    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
+        const int after = signature->slots[i].id, before = after - 1;
+        if (la_is_state((enum la_operand)after)) {
+            h->arrays[before] = h->arrays[after];
+            h->steps[before] = h->steps[after];
+        }
+    }
+}
+
 void
 la_job_place(const struct job *job, struct la_head *h, struct piece p)
 {
@@ -222,6 +242,17 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
     const ptrdiff_t columns = job->head.m - column;
     h->m = columns < job->width ? columns : job->width;
+    if (signature->variant & LA_WITH_IN_PLACE) {
+        share_states(signature, h);
+    }
+}
+
+struct la_head
+la_job_head(const struct job *job, struct piece p)
+{
+    struct la_head h = job->head;
+    la_job_place(job, &h, p);
+    return h;
 }
 
 /* --- running ---------------------------------------------------------------- */

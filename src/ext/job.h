@@ -63,6 +63,9 @@ ptrdiff_t la_job_index(const struct job *job, enum la_operand id, struct piece p
  * may hold another piece of the same job. */
 void la_job_place(const struct job *job, struct la_head *h, struct piece p);
 
+/* Such a copy, at one piece. */
+struct la_head la_job_head(const struct job *job, struct piece p);
+
 /* Tokens per segment of a sequence of n tokens, or 0 if it is not split. */
 ptrdiff_t la_job_segment(const struct job *job, ptrdiff_t n);
 

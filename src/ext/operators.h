@@ -72,7 +72,7 @@ static inline int
 la_is_state(enum la_operand id)
 {
     return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
-           id == LA_AT_log_scale0 || id == LA_AT_log_scale || id == LA_AT_conv0 ||
+           id == LA_AT_log_scale0 || id == LA_AT_log_scale1 || id == LA_AT_conv0 ||
            id == LA_AT_conv1;
 }
 

@@ -191,8 +191,7 @@ run_piece(void *arg, size_t item, int lane)
         la_job_place(job, job->own, p);
         return la_job_compute(job, job->own, lane);
     }
-    struct la_head h = job->head;
-    la_job_place(job, &h, p);
+    struct la_head h = la_job_head(job, p);
     return la_job_compute(job, &h, lane);
 }
 

@@ -33,25 +33,24 @@ vector_at(const struct la_state_sums *sums, size_t i)
                              sums->itemsize, LA_NATIVE};
 }
 
-/* Places h, the heads of a group, at segment j. */
-static void
-place_segment(const struct job *job, struct la_head *h, size_t group, ptrdiff_t panel,
-              ptrdiff_t j)
+/* The heads of a group, at segment j. */
+static struct la_head
+segment_of(const struct job *job, size_t group, ptrdiff_t panel, ptrdiff_t j)
 {
     const ptrdiff_t g = (ptrdiff_t)group, tokens = job->sums->tokens;
     const struct piece p = {g / job->groups * job->last + g % job->groups * job->group,
                             0, panel, 0};
-    struct la_array *const of_tokens[] = {&h->q, &h->k, &h->v, &h->o};
-    *h = job->head;
-    la_job_place(job, h, p);
+    struct la_head h = la_job_head(job, p);
+    struct la_array *const of_tokens[] = {&h.q, &h.k, &h.v, &h.o};
     const ptrdiff_t first = j * tokens;
     for (size_t i = 0; i < sizeof(of_tokens) / sizeof(of_tokens[0]); i++) {
         of_tokens[i]->data += first * of_tokens[i]->rs;
     }
-    h->n = h->s = j + 1 < LA_SEGMENT_COUNT ? tokens : h->n - first;
-    h->keys = h->keys < first ? 0 : h->keys - first;
-    h->keys = h->keys < h->n ? h->keys : h->n;
-    h->segment = h->n;
+    h.n = h.s = j + 1 < LA_SEGMENT_COUNT ? tokens : h.n - first;
+    h.keys = h.keys < first ? 0 : h.keys - first;
+    h.keys = h.keys < h.n ? h.keys : h.n;
+    h.segment = h.n;
+    return h;
 }
 
 /* The sum that one segment adds to the state: item = group * (segments - 1) +
@@ -63,8 +62,7 @@ sum_segment(void *arg, size_t item, int lane)
     const size_t group = item / (LA_SEGMENT_COUNT - 1);
     const ptrdiff_t j = (ptrdiff_t)(item % (LA_SEGMENT_COUNT - 1));
     const size_t to = group * LA_SEGMENT_COUNT + (size_t)j + 1;
-    struct la_head h;
-    place_segment(job, &h, group, 0, j);
+    struct la_head h = segment_of(job, group, 0, j);
     h.m = job->head.m; /* all columns */
     h.group = 1;
     h.s1 = state_at(job->sums, to);
@@ -80,8 +78,7 @@ run_segment(void *arg, size_t item, int lane)
     const size_t at = item / (size_t)job->panels, group = at / LA_SEGMENT_COUNT;
     const ptrdiff_t panel = (ptrdiff_t)(item % (size_t)job->panels);
     const ptrdiff_t j = (ptrdiff_t)(at % LA_SEGMENT_COUNT);
-    struct la_head h;
-    place_segment(job, &h, group, panel, j);
+    struct la_head h = segment_of(job, group, panel, j);
     h.s0 = state_at(job->sums, at);
     h.all_s0 = h.s0;
     h.s0.data += panel * job->width * job->sums->itemsize;
@@ -117,9 +114,8 @@ running_sums(const struct job *job, size_t groups)
     const enum la_dtype dtype = job->call->dtype;
     const ptrdiff_t d = sums->d, m = sums->m;
     for (size_t group = 0; group < groups; group++) {
-        struct la_head h;
         const size_t first = group * LA_SEGMENT_COUNT;
-        place_segment(job, &h, group, 0, 0);
+        const struct la_head h = segment_of(job, group, 0, 0);
         copy_state(state_at(sums, first).data, &h.s0, d, m, sums->itemsize);
         copy_state(vector_at(sums, first).data, &h.z0, 1, d, sums->itemsize);
         for (size_t j = first + 1; j < first + LA_SEGMENT_COUNT; j++) {

@@ -31,59 +31,45 @@ put(const struct la_array *x, ptrdiff_t first, ptrdiff_t count, vec y)
     vwrite_part(p, x->rs, count < VL ? count : VL, y, x->type);
 }
 
-/* y = f(x) for all numbers of the head, with nin inputs and nout outputs. */
-INLINE int
-each(const struct la_head *h, const int nin, const int nout,
-     void (*f)(vec *y, const vec *x))
-{
-    for (ptrdiff_t i = 0; i < h->n; i += VL) {
-        vec x[5], y[2];
-        LA_EACH(a, nin) {
-            x[a] = get(&h->arrays[LA_AT_x + a], i, h->n - i);
-        }
-        f(y, x);
-        LA_EACH(a, nout) {
-            put(&h->arrays[LA_AT_y + a], i, h->n - i, y[a]);
-        }
-    }
-    return 0;
-}
-
-/* Defines the operator `name`; the body sets y from x. */
-#define LA_ELEMENTWISE(name, nin, nout, ...)                                           \
-    INLINE void each_##name(vec *y, const vec *x)                                      \
-    {                                                                                  \
-        __VA_ARGS__                                                                    \
-    }                                                                                  \
+/* Defines the operator `name`, whose body computes as many numbers of each output, OUT,
+ * from those of the inputs, IN. */
+#define LA_ELEMENTWISE(name, ...)                                                      \
     static void name##_carve(const struct la_head *h, struct arena *arena)             \
     {                                                                                  \
         (void)h, (void)arena;                                                          \
     }                                                                                  \
     static int run_##name(const struct la_head *h)                                     \
     {                                                                                  \
-        return each(h, nin, nout, each_##name);                                        \
+        for (ptrdiff_t at = 0; at < h->n; at += VL) {                                  \
+            __VA_ARGS__                                                                \
+        }                                                                              \
+        return 0;                                                                      \
     }
+#define IN(operand) get(&h->operand, at, h->n - at)
+#define OUT(operand, y) put(&h->operand, at, h->n - at, y)
 
 #define LA_MAP(map, is_signed)                                                         \
-    LA_ELEMENTWISE(map, 1, 1, y[0] = phi_##map(x[0]);)                                 \
-    LA_ELEMENTWISE(map##_backward, 2, 1,                                               \
-                   y[0] = x[1] * dphi_##map(x[0], phi_##map(x[0]));)
+    LA_ELEMENTWISE(map, OUT(y, phi_##map(IN(x)));)                                     \
+    LA_ELEMENTWISE(map##_backward, const vec x = IN(x);                                \
+                   OUT(dx, IN(grad_out) * dphi_##map(x, phi_##map(x)));)
 #include "../maps.def"
 
-LA_ELEMENTWISE(sigmoid, 1, 1, y[0] = vsigmoid(x[0]);)
-LA_ELEMENTWISE(log1p, 1, 1, y[0] = vlog1p(x[0]);)
-LA_ELEMENTWISE(sin, 1, 1, vec c; vsincos(x[0], &y[0], &c);)
-LA_ELEMENTWISE(cos, 1, 1, vec s; vsincos(x[0], &s, &y[0]);)
+LA_ELEMENTWISE(sigmoid, OUT(y, vsigmoid(IN(x)));)
+LA_ELEMENTWISE(log1p, OUT(y, vlog1p(IN(x)));)
+LA_ELEMENTWISE(sin, vec y, c; vsincos(IN(x), &y, &c); OUT(y, y);)
+LA_ELEMENTWISE(cos, vec s, y; vsincos(IN(x), &s, &y); OUT(y, y);)
 
-/* f(a) sigmoid(b), and its gradients f'(a) sigmoid(b) g and f(a) sigmoid'(b) g, where
- * sigmoid'(b) = sigmoid(b) sigmoid(-b). */
-LA_ELEMENTWISE(gate, 2, 1, y[0] = x[0] * vsigmoid(x[1]);)
-LA_ELEMENTWISE(softplus_gate, 2, 1, y[0] = phi_softplus(x[0]) * vsigmoid(x[1]);)
-LA_ELEMENTWISE(gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]); y[0] = open;
-               y[1] = x[0] * open * vsigmoid(-x[1]);)
-LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]);
-               y[0] = open * vsigmoid(x[0]);
-               y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
+/* f(x) sigmoid(gate), and its gradients f'(x) sigmoid(gate) g and f(x) sigmoid'(gate)
+ * g, where sigmoid'(gate) = sigmoid(gate) sigmoid(-gate). */
+LA_ELEMENTWISE(gate, OUT(y, IN(x) * vsigmoid(IN(gate)));)
+LA_ELEMENTWISE(softplus_gate, OUT(y, phi_softplus(IN(x)) * vsigmoid(IN(gate)));)
+LA_ELEMENTWISE(gate_backward, const vec x = IN(x), gate = IN(gate);
+               const vec open = IN(grad_out) * vsigmoid(gate); OUT(dx, open);
+               OUT(dgate, x * open * vsigmoid(-gate));)
+LA_ELEMENTWISE(softplus_gate_backward, const vec x = IN(x), gate = IN(gate);
+               const vec open = IN(grad_out) * vsigmoid(gate);
+               OUT(dx, (open * vsigmoid(x)));
+               OUT(dgate, phi_softplus(x) * open * vsigmoid(-gate));)
 
 /* Beyond these, e^x is near the limits of the range. */
 #define EXP_SAFE (EXP_MAX - 9)
@@ -120,21 +106,37 @@ times_decay(vec a, vec g, vec y, vec z)
     return r;
 }
 
-/* The logarithms of decays: -e^A softplus(z), z = x + b, of x, A, b; and L sigmoid(e^A
- * z) of x, A, b, L.  The backward operators take the same operands, with the gradient
- * of the result before L, and give the gradients of x (which is also that of b) and of
- * A. */
-LA_ELEMENTWISE(log_decay, 3, 1, const vec z = x[0] + x[2];
-               y[0] = times_decay(x[1], vset1(-1), phi_softplus(z), z);)
-LA_ELEMENTWISE(log_decay_backward, 4, 2, const vec z = x[0] + x[2];
-               y[0] = times_decay(x[1], -x[3], vsigmoid(z), z);
-               y[1] = times_decay(x[1], -x[3], phi_softplus(z), z);)
-LA_ELEMENTWISE(bounded_log_decay, 4, 1,
-               y[0] = x[3] * vsigmoid(times_rate(x[0] + x[2], x[1]));)
-LA_ELEMENTWISE(bounded_log_decay_backward, 5, 2,
-               const vec u = times_rate(x[0] + x[2], x[1]), outer = x[4] * x[3];
+/* The logarithm of a decay: -e^A softplus(x + shift), A = log_rate. */
+INLINE vec
+log_decay_of(vec x, vec log_rate, vec shift)
+{
+    const vec z = x + shift;
+    return times_decay(log_rate, vset1(-1), phi_softplus(z), z);
+}
+
+/* Between 0 and `bound`: bound sigmoid(e^A (x + shift)). */
+INLINE vec
+bounded_log_decay_of(vec x, vec log_rate, vec shift, vec bound)
+{
+    return bound * vsigmoid(times_rate(x + shift, log_rate));
+}
+
+/* These, and the gradients of x (which is also that of shift) and of log_rate. */
+LA_ELEMENTWISE(log_decay, OUT(y, log_decay_of(IN(x), IN(log_rate), IN(shift)));)
+LA_ELEMENTWISE(log_decay_backward, const vec z = IN(x) + IN(shift);
+               const vec log_rate = IN(log_rate), outer = -IN(grad_out);
+               OUT(dx, times_decay(log_rate, outer, vsigmoid(z), z));
+               OUT(dlog_rate, times_decay(log_rate, outer, phi_softplus(z), z));)
+LA_ELEMENTWISE(bounded_log_decay,
+               OUT(y, bounded_log_decay_of(IN(x), IN(log_rate), IN(shift), IN(bound)));)
+LA_ELEMENTWISE(bounded_log_decay_backward, const vec log_rate = IN(log_rate);
+               const vec u = times_rate(IN(x) + IN(shift), log_rate);
+               const vec outer = IN(bound) * IN(grad_out);
                const vec slope = vsigmoid(u) * vsigmoid(-u), limit = vset1(LARGEST);
-               y[0] = times_decay(x[1], outer, slope, vminus_abs(u));
-               y[1] = outer * slope * vmax(-limit, vmin(limit, u));)
+               OUT(dx, times_decay(log_rate, outer, slope, vminus_abs(u)));
+               OUT(dlog_rate, outer * slope * vmax(-limit, vmin(limit, u)));)
+
+#undef IN
+#undef OUT
 
 #endif

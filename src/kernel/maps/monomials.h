@@ -107,13 +107,13 @@ run_monomials_backward(const struct la_head *h)
     vstore(&r.y[ld], (vec){0});
     for (ptrdiff_t row = 0; row < h->n; row++) {
         load_scaled(&r, h, row);
-        load_row(r.y, ld, &h->x1, row, h->f);
+        load_row(r.y, ld, &h->grad_out, row, h->f);
         memset(r.dx, 0, (size_t)(round_up(d, VL) + VL) * sizeof(T));
         if (r.lead) {
             memcpy(r.dx, &r.y[1], (size_t)d * sizeof(T));
         }
         add_pairs(&r, d);
-        store_rows(&h->y, rows_from(row, 1), d, (struct block){r.dx, 0}, &factor);
+        store_rows(&h->dx, rows_from(row, 1), d, (struct block){r.dx, 0}, &factor);
     }
     return 0;
 }

@@ -111,8 +111,8 @@ project(const struct la_head *h, const int nout, const vec c,
         }
         store_rows(&h->y, rows_from(i, rows), m, (struct block){r.u, r.ldm}, NULL);
         if (nout > 1) {
-            store_rows(&h->y1, rows_from(i, rows), m, (struct block){r.second, r.ldm},
-                       NULL);
+            store_rows(&h->cosine, rows_from(i, rows), m,
+                       (struct block){r.second, r.ldm}, NULL);
         }
     }
     return 0;

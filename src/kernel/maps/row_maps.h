@@ -47,10 +47,10 @@ run_row_map(const struct la_head *h, enum la_map map, int backward)
         const struct span t = rows_of(h, i);
         load_mapped(r.y, &h->x, t, h->d, map);
         if (backward) {
-            load_plain(r.grad, &h->x1, t, h->d);
+            load_plain(r.grad, &h->grad_out, t, h->d);
             chain(r.grad, &h->x, t, h->d, r.y, map);
         }
-        store_rows(&h->y, t, h->d, backward ? r.grad : r.y, NULL);
+        store_rows(backward ? &h->dx : &h->y, t, h->d, backward ? r.grad : r.y, NULL);
     }
     return 0;
 }
@@ -138,7 +138,7 @@ run_sum_normalize_backward(const struct la_head *h)
     for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
         const struct span some = rows_of(h, i);
         load_plain((struct block){r.y, r.ld}, &h->x, some, h->f);
-        load_plain((struct block){r.grad, r.ld}, &h->x1, some, h->f);
+        load_plain((struct block){r.grad, r.ld}, &h->grad_out, some, h->f);
         inverse_sums(&r, some.rows, (T)h->eps);
         row_dots(r.dot, (struct block){r.grad, r.ld}, (struct block){r.y, r.ld},
                  some.rows, r.ld);
@@ -151,7 +151,7 @@ run_sum_normalize_backward(const struct la_head *h)
         if (any_lifted(some.rows, r.lift)) {
             lift_rows((struct block){r.grad, r.ld}, some.rows, r.ld, r.lift);
         }
-        store_rows(&h->y, some, h->f, (struct block){r.grad, r.ld}, r.sum);
+        store_rows(&h->dx, some, h->f, (struct block){r.grad, r.ld}, r.sum);
     }
     return 0;
 }
@@ -251,12 +251,12 @@ run_dpfp_backward(const struct la_head *h)
     const ptrdiff_t d = r.width / 2;
     for (ptrdiff_t row = 0; row < h->n; row++) {
         rectify(&r, &h->x, row);
-        load_row(r.y, round_up(h->f, VL), &h->x1, row, h->f);
+        load_row(r.y, round_up(h->f, VL), &h->grad_out, row, h->f);
         unrectify(&r);
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        store_rows(&h->y, rows_from(row, 1), d, (struct block){r.x, 0}, NULL);
+        store_rows(&h->dx, rows_from(row, 1), d, (struct block){r.x, 0}, NULL);
     }
     return 0;
 }

@@ -163,9 +163,9 @@ load_mlstm_gates(const struct la_head *h, const struct mlstm_gates *all)
         gate_tokens(&r, last - i, t.rows, &m);
         gate_exponentials(r.write, t.rows);
     }
-    if (la_is_given(&h->log_scale)) {
+    if (la_is_given(&h->log_scale1)) {
         const T settled = (T)m.top;
-        memcpy(h->log_scale.data, &settled, sizeof(settled));
+        memcpy(h->log_scale1.data, &settled, sizeof(settled));
     }
     return 0;
 }

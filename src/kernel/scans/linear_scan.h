@@ -368,7 +368,7 @@ run_linear_scan(const struct la_head *h)
     return scan_rows(&flipped, linear_scan_carve(h, &arena), rule_of_scan(h));
 }
 
-/* One token.  Where no s0 is given the state is updated in place, in s1. */
+/* One token. */
 static struct linear_scan_scratch
 linear_scan_step_carve(const struct la_head *h, struct arena *arena)
 {
@@ -378,10 +378,7 @@ linear_scan_step_carve(const struct la_head *h, struct arena *arena)
 static int
 run_linear_scan_step(const struct la_head *h)
 {
-    struct arena arena = {h->scratch, 0};
-    struct la_head one = in_order(h);
-    one.s0 = one.s0.data != NULL ? one.s0 : one.s1;
-    return scan_rows(&one, linear_scan_carve(h, &arena), rule_of_scan(h));
+    return run_linear_scan(h);
 }
 
 #endif

@@ -117,7 +117,7 @@ run_wkv(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct wkv_scratch r = wkv_carve(h, &arena);
-    const struct la_array last[] = {h->s1, h->z1, h->log_scale};
+    const struct la_array last[] = {h->s1, h->z1, h->log_scale1};
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
@@ -143,7 +143,7 @@ run_wkv(const struct la_head *h)
     return 0;
 }
 
-/* One token.  Where no first state is given, the one after it is updated in place. */
+/* One token. */
 static struct wkv_scratch
 wkv_step_carve(const struct la_head *h, struct arena *arena)
 {
@@ -153,14 +153,7 @@ wkv_step_carve(const struct la_head *h, struct arena *arena)
 static int
 run_wkv_step(const struct la_head *h)
 {
-    struct la_head one = *h;
-    one.keys = h->n;
-    if (!la_is_given(&h->s0)) {
-        one.s0 = h->s1;
-        one.z0 = h->z1;
-        one.log_scale0 = h->log_scale;
-    }
-    return run_wkv(&one);
+    return run_wkv(h);
 }
 
 #endif

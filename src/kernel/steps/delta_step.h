@@ -9,7 +9,7 @@
  * second one, which finds them in the first- or second-level cache, updates them: both
  * in order, as processors prefetch best.  Prefetching the next head, or reading it
  * while this one is written, takes as long: two multiply-adds per number and pass are
- * the limit.  Without s0, the state in s1 is updated in place. */
+ * the limit. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
@@ -114,7 +114,7 @@ INLINE int
 delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
                  ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
 {
-    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    const struct la_array from = h->s0, to = h->s1;
     if (by_vectors(&from, &to)) {
         const struct rotation by = rotation_of(&from, &to, h->d, h->m), none = {0};
         return !resets && by.shift > 0

@@ -88,15 +88,9 @@ convolve_heads(const struct la_head *h, const struct fused_gated_delta_scratch *
 INLINE vec
 log_decays(const struct la_head *h, vec a, vec A_log, vec dt_bias)
 {
-    const vec x[] = {a, A_log, dt_bias, vset1((T)h->lower_bound)};
-    vec g;
-    if (h->bounded != 0) {
-        each_bounded_log_decay(&g, x);
-    }
-    else {
-        each_log_decay(&g, x);
-    }
-    return g;
+    return h->bounded != 0
+               ? bounded_log_decay_of(a, A_log, dt_bias, vset1((T)h->lower_bound))
+               : log_decay_of(a, A_log, dt_bias);
 }
 
 /* g and beta of heads of values [after, after + values). */

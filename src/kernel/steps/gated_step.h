@@ -4,7 +4,7 @@
  *    with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
  *
  * 4 d m flops, one exponential per decay.  The state is read and written once, which
- * takes nearly all of the time.  Without s0, the state in s1 is updated in place. */
+ * takes nearly all of the time. */
 #ifndef LA_GATED_STEP_H
 #define LA_GATED_STEP_H
 

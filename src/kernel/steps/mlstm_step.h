@@ -4,7 +4,7 @@
  *
  * with the gates of mlstm_gates.h, relative to the running maximum m as the state holds
  * it, which is rounded.  4 d m flops; the state is read and written once, which takes
- * nearly all of the time.  Without s0, the state in s1 is updated in place. */
+ * nearly all of the time. */
 #ifndef LA_MLSTM_STEP_H
 #define LA_MLSTM_STEP_H
 
@@ -30,9 +30,8 @@ mlstm_step_carve(const struct la_head *h, struct arena *arena)
 static void
 load_step_gates(const struct la_head *h, const struct mlstm_step_scratch *r)
 {
-    const struct la_array *m0 = h->log_scale0.data ? &h->log_scale0 : &h->log_scale;
     T first;
-    memcpy(&first, m0->data, sizeof(first));
+    memcpy(&first, h->log_scale0.data, sizeof(first));
     load_token_row(r->i, &h->i_gate, rows_from(0, 1));
     load_token_row(r->f, &h->f_gate, rows_from(0, 1));
     log_sigmoids(r->f, 1);
@@ -41,14 +40,14 @@ load_step_gates(const struct la_head *h, const struct mlstm_step_scratch *r)
     gate_token(&m, r->f, r->i);
     r->top[0] = settle_maximum(&m, r->f, r->i);
     gate_exponentials(r->i, 1);
-    memcpy(h->log_scale.data, r->top, sizeof(T));
+    memcpy(h->log_scale1.data, r->top, sizeof(T));
 }
 
 /* z <- exp(g) z + b */
 static void
 step_sums(const struct la_head *h, const struct step_scratch *r, int resets)
 {
-    load_vector(r->z, h->z0.data ? &h->z0 : &h->z1, h->d);
+    load_vector(r->z, &h->z0, h->d);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec keep = vload(&r->keep[l]), change = vload(&r->change[l]);
         const vec z = resets ? (vec){0} : vload(&r->z[l]);

@@ -1,9 +1,9 @@
 /* selective_scan_step.h: one token of the selective scan (selective_scan.h) on a state.
  *
  * Vectors hold states of a channel: the state is read and written once, as it lies, and
- * outputs are sums over lanes.  If no s0 is given the state is updated in place, in s1.
- * What each channel has alone comes panel by panel, so that the long dependency chains
- * of softplus and silu overlap.  Scratch: B, C, and rows of a panel. */
+ * outputs are sums over lanes.  What each channel has alone comes panel by panel, so
+ * that the long dependency chains of softplus and silu overlap.  Scratch: B, C, and
+ * rows of a panel. */
 #ifndef LA_SELECTIVE_SCAN_STEP_H
 #define LA_SELECTIVE_SCAN_STEP_H
 
@@ -243,11 +243,10 @@ step_panel(const struct la_head *h, const struct selective_scan_step_scratch *r,
 static int
 run_selective_scan_step(const struct la_head *given)
 {
-    struct la_head h = *given;
+    const struct la_head h = *given; /* which no write can change */
     struct arena arena = {h.scratch, 0};
     const struct selective_scan_step_scratch r = selective_scan_step_carve(&h, &arena);
     ptrdiff_t until_poll = 0;
-    h.s0 = given->s0.data != NULL ? given->s0 : given->s1;
     load_vector(r.B, &h.B, h.f);
     load_vector(r.C, &h.C, h.f);
     for (ptrdiff_t col = 0; col < h.m; col += LA_SCAN_COLS) {

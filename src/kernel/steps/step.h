@@ -4,8 +4,8 @@
  *    o = scale phi(q)^T s / (scale phi(q).z + eps)
  *                                             Katharopoulos et al. 2020, eq. 16-20
  *
- * 4 d m flops.  The state is read and written once, which takes nearly all of the time.
- * Without s0, the state in s1 is updated in place. */
+ * 4 d m flops.  The state is read and written once, which takes nearly all of the
+ * time. */
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
@@ -299,7 +299,7 @@ INLINE int
 step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
            const int rule)
 {
-    struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    struct la_array from = h->s0, to = h->s1;
     const struct rotation by = rotation_of(&from, &to, h->d, h->m);
     if (both_by_columns(&from, &to)) {
         return step_columns(h, r, until_poll, &from, &to, rule);
@@ -326,7 +326,7 @@ static T
 step_z(const struct la_head *h, const struct step_scratch *r)
 {
     const ptrdiff_t ld = row_step(h->d);
-    load_vector(r->z, h->z0.data ? &h->z0 : &h->z1, h->d);
+    load_vector(r->z, &h->z0, h->d);
     clear(r->z_lost, ld);
     add_rows(r->z, r->z_lost, (struct block){r->b, ld}, 1);
     store_vector(&h->z1, r->z, h->d);

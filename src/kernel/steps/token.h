@@ -25,13 +25,6 @@ next_head(struct la_head *h)
     }
 }
 
-/* The state that a step reads: s0, or s1, which it updates in place. */
-INLINE enum la_operand
-state_read(const struct la_head *h)
-{
-    return h->s0.data ? LA_AT_s0 : LA_AT_s1;
-}
-
 /* x, in a register: compilers would read a number that is used twice from memory
  * twice. */
 INLINE vec

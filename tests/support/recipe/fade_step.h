@@ -1,5 +1,4 @@
-/* fade_step.h: one token of fade.h on a state.  4 d m flops; scratch as there.  Where
- * no s0 is given the state is updated in place, in s1. */
+/* fade_step.h: one token of fade.h on a state.  4 d m flops; scratch as there. */
 #ifndef LA_FADE_STEP_H
 #define LA_FADE_STEP_H
 
@@ -16,7 +15,7 @@ run_fade_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct fade_scratch r = fade_carve(h, &arena);
-    fade_load_state(h, r.s, la_is_given(&h->s0) ? &h->s0 : &h->s1);
+    fade_load_state(h, r.s, &h->s0);
     fade_load(h, &r, 0, 1);
     fade_token(h, &r);
     fade_store(h, &r, 0);

@@ -62,11 +62,11 @@ run_log_sum(const struct la_head *h)
         store_rows(&h->o, rows_from(i, 1), h->m, (struct block){r.o, 0}, NULL);
     }
     store_vector(&h->s1, r.s, h->m);
-    store_vector(&h->log_scale, r.L, h->m);
+    store_vector(&h->log_scale1, r.L, h->m);
     return 0;
 }
 
-/* One token.  Where no first state is given, the one after it is updated in place. */
+/* One token. */
 static struct log_sum_scratch
 log_sum_step_carve(const struct la_head *h, struct arena *arena)
 {
@@ -76,12 +76,7 @@ log_sum_step_carve(const struct la_head *h, struct arena *arena)
 static int
 run_log_sum_step(const struct la_head *h)
 {
-    struct la_head one = *h;
-    if (!la_is_given(&h->s0)) {
-        one.s0 = h->s1;
-        one.log_scale0 = h->log_scale;
-    }
-    return run_log_sum(&one);
+    return run_log_sum(h);
 }
 
 struct log_sum_backward_scratch {
