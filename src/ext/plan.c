@@ -112,7 +112,8 @@ static void
 cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
-    job->rows = la_operators[job->call->signature->op].rows;
+    /* A state that is updated has to be read before the last part writes it. */
+    job->rows = is_in_place(job) ? 0 : la_operators[job->call->signature->op].rows;
     /* Without rows there is one part: states are still passed through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
