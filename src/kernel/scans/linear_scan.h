@@ -322,8 +322,8 @@ linear_rows(const struct la_head *h, int rule)
     return in_place && h->m < VL ? LA_LINEAR_ROWS : LA_SCAN_ROWS;
 }
 
-/* h: in order. */
-static int
+/* h: in order.  Not inlined, which is faster by some hundredths. */
+static __attribute__((noinline)) int
 scan_rows(const struct la_head *h, struct linear_scan_scratch r, int rule)
 {
     const ptrdiff_t rows = linear_rows(h, rule);
