@@ -85,7 +85,7 @@ def test_steps():
 def test_operators():
     """Those in torch.ops take complex tensors themselves."""
     scan, backward = torch.ops.linattn.linear_scan, torch.ops.linattn.linear_scan_backward
-    args = A.conj(), X, False, False, None, None
+    args = A.conj(), X, False, False, None
     assert torch.equal(scan(*args), lt.linear_scan(A.conj(), X))
     grads = backward(X.conj(), *args)
     a, x = A.conj().clone().requires_grad_(), X.clone().requires_grad_()

@@ -108,7 +108,7 @@ class _Tensors(pools.Pool):
             count = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0]).numel() - 1
         super().__init__(name, argument, state, tuple(lead), count)
         self.state = state
-        fields = operator._states.read(name, argument, state, None)
+        fields = operator.states.read(name, argument, state, None)
         sizes = sizes | d.sizes(named, sizes)
         for (field, dims), x in zip(d.fields.items(), fields, strict=True):
             if x is not None:
@@ -200,7 +200,7 @@ def _cut(
         if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
             conversions.check(operator.name, row.name, x, complex_too=operator.complex_too)
     lead, sizes = operator.shape(named, step=False)
-    own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)
+    own = operator.own_axes({name: x.ndim for name, x in named.items()}, step=False)
     axes = [
         x.ndim - rank if row.has_tokens and isinstance(x, Tensor) and x.ndim >= rank else None
         for row, x, rank in zip(operator.operands, operands, own, strict=True)

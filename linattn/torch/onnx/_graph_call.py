@@ -36,12 +36,12 @@ class Call:
         self.operator, self.step = operator, step
         d = operator.description
         self.name = d.step_name if step else d.name
-        self.named = dict(zip(operator._step_names if step else operator.names, args, strict=False))
+        self.named = dict(zip(operator.step_names if step else operator.names, args, strict=False))
         self.values = args[operator.values]
         self.ops = Ops(self.values, contrib)
         if self.named.get("cu_seqlens") is not None:
             raise unsupported(self.name, "cu_seqlens", "padded sequences with key_lengths")
-        own = operator._own_axes({
+        own = operator.own_axes({
             x.name: len(y.shape) for x in operator.operands if (y := self.named[x.name]) is not None
         }, step)  # fmt: skip
         #: How many axes of operands, of lengths and of a state's fields do not lead.
