@@ -1,7 +1,8 @@
-"""Times and instructions of every operator at two commits: does a change make anything slower?
+"""Times and instructions of every operator at several commits: does a change make anything slower?
 
-    make compare BASE=COMMIT            # against the current commit
-    python compare.py BASE [HEAD]
+    make compare BASE=COMMIT            # the current commit against BASE
+    python compare.py BASE [COMMIT ...] # each against BASE
+    make history COMMITS=A..B           # each commit of a range against its first
 
 Each commit is unpacked and built once, under build/compare, for the best instruction set of this
 machine.  A folder with a built linattn can take the place of a commit.  The calls are those of this
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import instructions
-from history import NAMES, calls
+from operator_calls import NAMES, calls
 
 import linattn
 from linattn._cli.progress import Bar
@@ -157,10 +158,7 @@ def tree_of(given: str) -> Path:
     """The folder of a built linattn, from a commit or a folder."""
     if (Path(given) / "linattn").is_dir():
         return Path(given).resolve()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--verify", f"{given}^{{commit}}"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
+    commit = git("rev-parse", "--verify", f"{given}^{{commit}}").strip()
     tree = BUILDS / commit[:12]
     if not list(tree.glob("linattn/_linattn*.so")):
         print(f"building {given} in {tree}", file=sys.stderr)
@@ -195,10 +193,30 @@ def rows(
         yield f"| {' | '.join(cells)} |"
 
 
+def commits(given: Sequence[str]) -> list[str]:
+    """Commits and folders, with ranges A..B written out; HEAD follows a single one."""
+    found: list[str] = []
+    for text in given:
+        if ".." in text and not Path(text).is_dir():
+            lines = git("rev-list", "--reverse", text).split()
+            found += [git("rev-parse", "--short", text.partition("..")[0]).strip()]
+            found += [line[:12] for line in lines]
+        else:
+            found.append(text)
+    return found if len(found) > 1 else [*found, "HEAD"]
+
+
+def git(*arguments: str) -> str:
+    run = ["git", *arguments]
+    return subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("base", help="a commit, or the folder of a built linattn")
-    parser.add_argument("head", nargs="?", default="HEAD", help="another; HEAD by default")
+    parser.add_argument(
+        "commits", nargs="+", metavar="COMMIT",
+        help="commits, ranges A..B, or folders of a built linattn: the first is the base",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=NAMES, default=NAMES)
     parser.add_argument("-n", type=int, default=512, help="tokens")
     parser.add_argument("--heads", type=int, default=4)
@@ -211,20 +229,31 @@ def main() -> int:
     if args.serve:
         if args.cpu is not None:
             os.sched_setaffinity(0, {args.cpu})
-        return serve(Path(args.base), args.n, args.heads)
-    trees = tree_of(args.base), tree_of(args.head)
-    times = ratios(trees, args.only, n=args.n, heads=args.heads, starts=args.starts,
-                   pairs=args.pairs)  # fmt: skip
+        return serve(Path(args.commits[0]), args.n, args.heads)
+    base, *others = commits(args.commits)
+    slower = []
+    for other in others:
+        if len(others) > 1:
+            print(f"\n{other} against {base}:\n")
+        slower += against(args, tree_of(base), tree_of(other))
+    return 1 if slower else 0
+
+
+def against(args: argparse.Namespace, *trees: Path) -> list[str]:
+    """Print the table of two folders, and return what is slower."""
+    times = ratios((trees[0], trees[1]), args.only, n=args.n, heads=args.heads,
+                   starts=args.starts, pairs=args.pairs)  # fmt: skip
     counts = None
     if not args.no_counts and instructions.possible():
-        counts = tuple(instructions.per_token(args.only, tree) for tree in trees)
+        first, second = (instructions.per_token(args.only, tree) for tree in trees)
+        counts = first, second
     print("\n".join(rows(times, counts)))
     slower = [name for name, x in times.items() if x.verdict == "slower"]
     print(f"\nslower: {', '.join(slower) or 'none'}")
     if counts:
         more = [name for name in args.only if counts[1][name] > LIMIT * counts[0][name]]
         print(f"more instructions: {', '.join(more) or 'none'}")
-    return 1 if slower else 0
+    return slower
 
 
 if __name__ == "__main__":

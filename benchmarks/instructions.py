@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from history import NAMES, calls
+from operator_calls import NAMES, calls
 
 import linattn
 

@@ -160,7 +160,8 @@ def recurrences(colors: Sequence[str]) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 8))
     delta = pick(ratios("Delta rule"), r"((?:PyTorch|torch.compile).*)", " / linattn")
     gated = pick(
-        ratios("Gated recurrences"), r"((?:mamba2|torch|chunk)_.*), 8 heads, N = 4,096, d = 64"
+        ratios("Gated recurrences"),
+        r"((?:mamba2|torch|chunk)_.*), 8 heads, N = 4,096, d = 64(?:, fastest chunk)?",
     )
     gated = [  # linattn's function, after the slash, is the same for all
         row._replace(what=f"{re.sub(' / [^,]*', '', row.what)}, {row.chunk}") for row in gated

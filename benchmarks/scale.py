@@ -25,31 +25,31 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    from report import Report, options
+    from report import Report, options, write
 
     parser = options(__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes")
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     args = parser.parse_args()
     n, rounds = (2**18, 3) if args.quick else (2**21, 7)
-    report = Report("Across workers", args)
+    report = Report("Across workers", args.markdown)
     found: dict[str, Any] = {"tokens": n}
     for name, part in PARTS.items():
         if args.only in (None, name):
             for row in part(found, n, rounds):
                 report.add(row)
-    result = report.finish()
-    if args.json:
-        args.json.write_text(json.dumps(json.loads(args.json.read_text()) | found, indent=1) + "\n")
-    return result
+    report.finish()
+    write(args.json, report.data() | found)
+    return 0
 
 
 def ratio(what: str, times: list[tuple[float, float]], target: float | None = None) -> Any:
     """A row of the second times over the first, pair by pair."""
-    from report import Row
+    from report import Figure
 
     ratios = [b / a for a, b in times]
     a, b = (statistics.median(x) for x in zip(*times, strict=True))
-    return Row(what, statistics.median(ratios), min(ratios), max(ratios), target=target,
+    return Figure(what, statistics.median(ratios), min(ratios), max(ratios), goal=target,
                detail=f"{b:.3f} against {a:.3f} s")  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def overheads(found: dict[str, Any], n: int, rounds: int) -> Any:
     import dask.array as da
     import distributed
     import numpy as np
-    from report import Row
+    from report import Figure
 
     import linattn
 
@@ -110,8 +110,8 @@ def overheads(found: dict[str, Any], n: int, rounds: int) -> Any:
         timed(lambda: dask.persist(lazy, scheduler="threads", num_workers=2)) for _ in range(5)
     )
     detail = f"building the graph {1e3 * build / count:.2f} ms of it"
-    yield Row("dask, a block beside its computing, threads", 1e3 * (build + run) / count,
-              unit="ms", target=3, detail=detail)  # fmt: skip
+    yield Figure("dask, a block beside its computing, threads", 1e3 * (build + run) / count,
+              unit="ms", goal=3, detail=detail)  # fmt: skip
     with (
         distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
@@ -126,20 +126,20 @@ def overheads(found: dict[str, Any], n: int, rounds: int) -> Any:
             )
         seconds = statistics.median(times[1:])
     found["dask block"] = seconds / count
-    yield Row("dask, the same on a cluster of two processes", 1e3 * seconds / count, unit="ms",
-              target=3)  # fmt: skip
+    yield Figure("dask, the same on a cluster of two processes", 1e3 * seconds / count, unit="ms",
+              goal=3)  # fmt: skip
     try:
         import jax
 
         import linattn.jax
     except ImportError:
-        yield Row("linattn.jax.causal in jit", skipped="no JAX")
+        yield Figure("linattn.jax.causal in jit", skipped="no JAX")
         return
     x = jax.numpy.ones((4, 8))
     nothing, call = (jax.jit(f) for f in (lambda x: x + 1, lambda x: linattn.jax.causal(x, x, x)))
     pairs = [tuple(1e6 * many(f, x) for f in (nothing, call)) for _ in range(21)]
     more = statistics.median(b - a for a, b in pairs)
-    yield Row("linattn.jax.causal of (4, 8) in jit, beyond x + 1", more, unit="us", target=20)
+    yield Figure("linattn.jax.causal of (4, 8) in jit, beyond x + 1", more, unit="us", goal=20)
 
 
 def many(function: Any, x: Any, count: int = 500) -> float:
@@ -162,11 +162,11 @@ print(statistics.median(run() for _ in range(40)))
 
 def ranks_against_one(found: dict[str, Any], n: int, rounds: int) -> Any:
     """Rows of two MPI ranks against one thread."""
-    from report import Row
+    from report import Figure
 
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     if mpiexec is None:
-        yield Row("MPI ranks", skipped="no mpiexec beside Python")
+        yield Figure("MPI ranks", skipped="no mpiexec beside Python")
         return
     run = [mpiexec, "-n", "2", sys.executable, str(HERE / "scale_ranks.py"), str(n), str(rounds)]
     ranks = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
@@ -174,8 +174,8 @@ def ranks_against_one(found: dict[str, Any], n: int, rounds: int) -> Any:
     yield ratio("causal, two MPI ranks / one thread", ranks["causal"], 0.6)
     yield ratio("the same, each rank with as many tokens as the one", ranks["weak"])
     yield ratio("causal_backward, two MPI ranks / one thread", ranks["causal_backward"])
-    yield Row("linattn.mpi.causal, beyond linattn.causal", 1e3 * ranks["overhead"], unit="ms",
-              target=0.2, detail="two ranks, 64 tokens each")  # fmt: skip
+    yield Figure("linattn.mpi.causal, beyond linattn.causal", 1e3 * ranks["overhead"], unit="ms",
+              goal=0.2, detail="two ranks, 64 tokens each")  # fmt: skip
 
 
 def memory_rows(found: dict[str, Any], n: int, rounds: int) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import in_fresh_process
+from processes import in_fresh_process
 
 import linattn
 

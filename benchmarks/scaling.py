@@ -7,20 +7,21 @@ results included, measured in a fresh one.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from forms_numpy import EPS, elu1
-from harness import Call, best, in_fresh_process
-from report import machine, markdown, options, say
+import plots
+from processes import best, in_fresh_process
+from report import machine, options, table, write
 
-import linattn
 from linattn._cli import memory_use
+from linattn._cli.bench import causal
+from linattn._cli.peers import EPS, Call, NumPy, PyTorch, elu1, softmax
 
 D = 64
 LENGTHS = tuple(4**power for power in range(4, 11))  # 256 to 1,048,576
@@ -40,6 +41,7 @@ class Point:
 
 def main() -> int:
     parser = options(__doc__)
+    parser.add_argument("--quick", action="store_true", help="up to N = 16,384")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figure to FILE")
     args = parser.parse_args()
     lengths = LENGTHS[:4] if args.quick else LENGTHS
@@ -47,18 +49,22 @@ def main() -> int:
     points: list[Point] = []
     for mode in MODES:
         for name in CONTENDERS:
-            if name.startswith("PyTorch") and importlib.util.find_spec("torch") is None:
+            if name.startswith("PyTorch") and PyTorch.missing():
                 say(args, f"{name}, {mode}: skipped, torch is not installed")
                 continue
             points += climb(args, name, mode, lengths)
+    text = summary(points)
     if args.markdown:
-        print(f"## Scaling\n\n{machine()}.\n\n{summary(points)}")
-    if args.json:
-        data = {"machine": machine(), "points": [asdict(point) for point in points]}
-        args.json.write_text(json.dumps(data, indent=2) + "\n")
+        print(f"## Scaling\n\n{machine()}.\n\n{text}")
+    write(args.json, {"machine": machine(), "points": [asdict(point) for point in points]})
     if args.plot:
-        draw(points).savefig(args.plot, dpi=110)
+        plots.TEXT = f"## Scaling\n\n{text}"
+        plots.scaling(plots.THEMES["light"]["colors"]).savefig(args.plot, dpi=110)
     return 0
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    print(text, file=sys.stderr if args.markdown else sys.stdout, flush=True)
 
 
 def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]) -> list[Point]:
@@ -86,7 +92,7 @@ def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]
 def measure(name: str, mode: str, n: int, budget: float) -> tuple[float, int | None]:
     """Best seconds of a call, and the bytes that the first one adds after a small call."""
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal((1, 1, n, D), dtype=np.float32) for _ in range(4)]
+    arrays = [rng.standard_normal((1, n, D), dtype=np.float32) for _ in range(4)]
     make, backward = CONTENDERS[name], mode == MODES[1]
     make([np.ascontiguousarray(x[..., :64, :]) for x in arrays], backward)()
     call = make(arrays, backward)
@@ -95,40 +101,23 @@ def measure(name: str, mode: str, n: int, budget: float) -> tuple[float, int | N
 
 
 def ours(arrays: list[np.ndarray], backward: bool) -> Call:
-    q, k, v, g = arrays
-    if not backward:
-        return lambda: linattn.causal(q, k, v)
-    return lambda: (linattn.causal(q, k, v), linattn.causal_backward(q, k, v, g))
+    return partial(causal, backward, *arrays)
 
 
-def softmax(arrays: list[np.ndarray], backward: bool) -> Call:
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    q, k, v, g = map(torch.from_numpy, arrays)
-
-    def forward() -> torch.Tensor:
-        with torch.no_grad():
-            return scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    def both() -> tuple[torch.Tensor, ...]:
-        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        out = scaled_dot_product_attention(*inputs, is_causal=True)
-        return out, *torch.autograd.grad(out, inputs, g)
-
-    return both if backward else forward
+def in_torch(arrays: list[np.ndarray], backward: bool) -> Call:
+    return PyTorch.call(softmax, arrays, backward)
 
 
 def quadratic(arrays: list[np.ndarray], backward: bool) -> Call:
     """The same linear attention as (Q K^T) V, with its N x N matrix."""
     q, k, v, g = arrays
 
-    def forward() -> np.ndarray:
-        weights = np.tril(elu1(q) @ elu1(k).mT)
+    def forward(xp: Any, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        weights = np.tril(elu1(xp, q) @ elu1(xp, k).mT)
         return (weights @ v) / (weights.sum(-1, keepdims=True) + EPS)
 
     def both() -> tuple[np.ndarray, ...]:
-        a, b = elu1(q), elu1(k)
+        a, b = elu1(np, q), elu1(np, k)
         weights = np.tril(a @ b.mT)
         den = weights.sum(-1, keepdims=True) + EPS
         out = (weights @ v) / den
@@ -137,12 +126,12 @@ def quadratic(arrays: list[np.ndarray], backward: bool) -> Call:
         da, db = slopes @ b, slopes.mT @ a
         return out, da * np.minimum(a, 1), db * np.minimum(b, 1), weights.mT @ h
 
-    return both if backward else forward
+    return both if backward else NumPy.call(forward, arrays)
 
 
 CONTENDERS = {
     "linattn": ours,
-    "PyTorch softmax (SDPA)": softmax,
+    "PyTorch softmax (SDPA)": in_torch,
     "NumPy (Q K^T) V": quadratic,
 }
 
@@ -157,7 +146,7 @@ def summary(points: Sequence[Point]) -> str:
             [f"{n:,}", *(_cell(found.get((name, n))) for name in names)]
             for n in sorted({key[1] for key in found})
         ]
-        tables.append(f"{mode.capitalize()}:\n\n{markdown(['N', *names], rows)}")
+        tables.append(f"{mode.capitalize()}:\n\n{table(['N', *names], rows)}")
     return "\n".join(tables)
 
 
@@ -166,33 +155,6 @@ def _cell(point: Point | None) -> str:
         return "-"
     memory = "" if point.memory is None else f", {point.memory / 2**20:,.1f} MiB"
     return f"{point.seconds * 1e3:,.2f} ms{memory}"
-
-
-def draw(points: Sequence[Point]):
-    """Matplotlib figure, log-log: time above, memory below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 6.2), layout="constrained")
-    panels = figure.subplots(2, 2, sharex=True, sharey="row")
-    for column, mode in enumerate(MODES):
-        for color, name in enumerate(CONTENDERS):
-            mine = [p for p in points if (p.name, p.mode) == (name, mode)]
-            time = [(p.n, p.seconds) for p in mine]
-            memory = [(p.n, p.memory / 2**20) for p in mine if p.memory]
-            label = name.replace("K^T", "K$^T$")
-            for row, line in enumerate((time, memory)):
-                if line:
-                    x, y = zip(*line, strict=True)
-                    panels[row, column].plot(x, y, "o-", color=f"C{color}", label=label, ms=4)
-        panels[0, column].set_title(mode)
-        panels[1, column].set_xlabel("N (tokens)")
-    for panel in panels.flat:
-        panel.set(xscale="log", yscale="log")
-        panel.grid(alpha=0.3)
-    panels[0, 0].set_ylabel("seconds")
-    panels[1, 0].set_ylabel("MiB beyond the operands")
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure
 
 
 if __name__ == "__main__":

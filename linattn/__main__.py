@@ -1,4 +1,4 @@
-"""The command ``linattn``, also ``python -m linattn``: ``info``, ``selftest`` and ``timing``."""
+"""The command ``linattn``, also ``python -m linattn``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import linattn
-from linattn._cli import info, selftest, timing
+from linattn._cli import bench, info, selftest, timing
 from linattn._core import settings
 
 #: By name: the module and its purpose.
@@ -16,6 +16,7 @@ COMMANDS = {
     "info": (info, "describe this build and this machine, for bug reports"),
     "selftest": (selftest, "check every operator on this machine"),
     "timing": (timing, "compare with code written by hand, and (Q K^T) V with Q (K^T V)"),
+    "bench": (bench, "compare with the libraries that are installed here"),
 }
 
 

@@ -64,7 +64,7 @@ def describe() -> dict[str, Any]:
         "os": platform.platform(),
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "machine": platform.machine(),
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "cpus": os.cpu_count(),
         "cpus to run on": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -89,7 +89,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu() -> str | None:
+def cpu() -> str | None:
     """The processor's name; Linux on Arm has only numbers for it."""
     if sys.platform == "darwin":
         return _sysctl("machdep.cpu.brand_string")

@@ -1,161 +1,137 @@
-"""linattn against attention written by hand: heads of width 64 in float32.
+"""Other libraries' linear attention: an adapter each, with calls on (heads, n, d) arrays.
 
-The peers are causal attention with elu(x) + 1 and its normaliser, chunk by chunk, as
-benchmarks/forms_numpy.py and forms_torch.py have it among other forms.
+An adapter's functions return calls without arguments, whose results are tuples of arrays: the
+output and, with gradients, the gradient of each operand but the last, the cotangent.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 import linattn
-from linattn._cli.progress import Bar
 
-HEADS, TOKENS, WIDTH = 8, 4096, 64
-CHUNK = 64
 EPS = 1e-6
-TOLERANCE = 1e-4  #: for results of order 1
-LINATTN = "linattn"
-
+CHUNK = 64
 Call = Callable[[], Any]
-#: By contender: the forward call, and that with gradients or None.
-Calls = dict[str, tuple[Call, Call | None]]
+Array = Any  #: of any of the libraries
+Form = Callable[..., Array]
 
 
-@dataclass
-class Row:
-    """One contender: its best times in seconds, of the forward call and with gradients."""
+class Peer:
+    """A library, and the packages that it needs."""
 
     name: str
-    forward: float
-    both: float | None
+    packages: tuple[str, ...] = ()
+
+    @classmethod
+    def missing(cls) -> str:
+        """The packages that are not installed."""
+        return ", ".join(x for x in cls.packages if importlib.util.find_spec(x) is None)
+
+    @classmethod
+    def available(cls) -> bool:
+        return not cls.missing()
 
 
-class Library(NamedTuple):
-    """The functions of NumPy or PyTorch that `chunked` needs."""
+class Library(Peer):
+    """One that computes forms written by hand; NumPy, which has no gradients."""
 
-    elu1: Callable[[Any], Any]
-    tril: Callable[[Any], Any]
-    zeros: Callable[[tuple[int, ...]], Any]
-    split: Callable[[Any], Sequence[Any]]
-    join: Callable[[list[Any], int], Any]
+    @classmethod
+    def call(cls, form: Form, operands: Sequence[np.ndarray], backward: bool = False) -> Call:
+        """A call of a form, which takes the library's module and the operands."""
+        return lambda: (form(np, *operands[:-1]),)
 
 
-def chunked(library: Library, q: Any, k: Any, v: Any) -> Any:
-    """Causal attention chunk by chunk, carrying the state from chunk to chunk."""
-    q, k, rows = library.elu1(q), library.elu1(k), []
-    s, z = (library.zeros((HEADS, WIDTH, width)) for width in (WIDTH, 1))
-    for a, b, c in zip(*map(library.split, (q, k, v)), strict=True):
-        weights = library.tril(a @ b.mT)
+class NumPy(Library):
+    name = "NumPy"
+
+
+class PyTorch(Library):
+    name, packages = "PyTorch", ("torch",)
+
+    @classmethod
+    def call(cls, form: Form, operands: Sequence[np.ndarray], backward: bool = False) -> Call:
+        torch = importlib.import_module("torch")
+        *inputs, grad_out = map(torch.from_numpy, operands)
+        inputs = [x.requires_grad_(backward) for x in inputs]
+
+        def call() -> tuple[Array, ...]:
+            with torch.set_grad_enabled(backward):
+                o = form(torch, *inputs)
+                return o.detach(), *(torch.autograd.grad(o, inputs, grad_out) if backward else ())
+
+        return call
+
+
+class ONNXRuntime(Peer):
+    """Its operator LinearAttention: identity map, no normaliser, no gradient."""
+
+    name, packages = "ONNX Runtime", ("onnx", "onnxruntime")
+    #: By the operands besides queries, keys and values.
+    RULES: ClassVar = {
+        (): "linear", ("beta",): "delta", ("decay",): "gated", ("decay", "beta"): "gated_delta"
+    }  # fmt: skip
+    MODEL = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        attention ({inputs}) => (float[b, n, width] output) {{
+            output, state = com.microsoft.LinearAttention <update_rule = "{rule}",
+                q_num_heads = {heads}, kv_num_heads = {heads}, scale = 1.0>
+                (query, key, value, , {more})
+        }}"""
+
+    @classmethod
+    def call(cls, q: Array, k: Array, v: Array, **more: Array) -> Call:
+        """Operands and result are bound to a session once, as (1, n, heads d), as it takes them."""
+        runtime = importlib.import_module("onnxruntime")
+        heads, n, m = v.shape
+        given = {"query": q, "key": k, "value": v} | more
+        text = cls.MODEL.format(
+            heads=heads, rule=cls.RULES[*more],
+            inputs=", ".join(f"float[b, n, {x}_width] {x}" for x in given),
+            more=", ".join(x if x in more else "" for x in ("decay", "beta")),
+        )  # fmt: skip
+        model = importlib.import_module("onnx").parser.parse_model(text).SerializeToString()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = linattn.get_num_threads(), 1
+        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for name, x in given.items():
+            packed = np.ascontiguousarray(x.swapaxes(0, 1)).reshape(1, n, -1)
+            binding.bind_cpu_input(name, packed)
+        out = np.empty((1, n, heads * m), np.float32)
+        binding.bind_output("output", "cpu", 0, out.dtype, out.shape, out.ctypes.data)
+        result = out.reshape(n, heads, m).swapaxes(0, 1)
+        return lambda: session.run_with_iobinding(binding) or result
+
+
+# Causal attention with elu(x) + 1 and its normaliser, as users write it by hand.
+
+
+def scan(xp: Any, q: Array, k: Array, v: Array, chunk: int = CHUNK) -> Array:
+    """Chunk by chunk, carrying the state from chunk to chunk."""
+    heads, _, m = v.shape
+    q, k, v = (x.reshape(heads, -1, chunk, x.shape[-1]) for x in (elu1(xp, q), elu1(xp, k), v))
+    s, z = (xp.zeros((heads, q.shape[-1], width), dtype=v.dtype) for width in (m, 1))
+    rows = []
+    for a, b, c in zip(*(x.swapaxes(0, 1) for x in (q, k, v)), strict=True):
+        weights = xp.tril(a @ b.mT)
         den = weights.sum(-1)[..., None] + a @ z + EPS
         rows.append((weights @ c + a @ s) / den)
         s, z = s + b.mT @ c, z + b.sum(-2)[..., None]
-    return library.join(rows, -2)
+    return xp.concatenate(rows, -2)
 
 
-def _numpy(q: Any, k: Any, v: Any, g: Any) -> Calls:
-    library = Library(
-        lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))),
-        np.tril,
-        partial(np.zeros, dtype=np.float32),
-        lambda x: np.split(x, TOKENS // CHUNK, -2),
-        np.concatenate,
-    )
-    return {"NumPy, chunked": (partial(chunked, library, q, k, v), None)}
+def elu1(xp: Any, x: Array) -> Array:
+    if hasattr(xp, "nn"):  # PyTorch's own is one pass
+        return xp.nn.functional.elu(x) + 1
+    return xp.where(x > 0, x + 1, xp.exp(x.clip(max=0)))
 
 
-def _torch(*arrays: Any) -> Calls:
-    import torch
-
-    library = Library(
-        lambda x: torch.nn.functional.elu(x) + 1,
-        torch.tril,
-        torch.zeros,
-        lambda x: x.split(CHUNK, -2),
-        torch.cat,
-    )
-    q, k, v, g = map(torch.from_numpy, arrays)
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return chunked(library, *inputs).numpy()
-
-    def both() -> Any:
-        return torch.autograd.grad(chunked(library, *inputs), inputs, g)
-
-    return {"PyTorch, chunked": (forward, both)}
-
-
-def _calls() -> Calls:
-    rng = np.random.default_rng(0)
-    q, k, v, g = (rng.standard_normal((HEADS, TOKENS, WIDTH), dtype=np.float32) for _ in range(4))
-
-    def both() -> Any:
-        return linattn.causal(q, k, v), linattn.causal_backward(q, k, v, g)
-
-    calls: Calls = {LINATTN: (lambda: linattn.causal(q, k, v), both)} | _numpy(q, k, v, g)
-    return calls | _torch(q, k, v, g) if importlib.util.find_spec("torch") else calls
-
-
-def rows(repeat: int, bar: Bar) -> list[Row]:
-    """All contenders, checked against each other and then timed in turn."""
-    calls = _calls()
-    timed = [(name, i, f) for name, pair in calls.items() for i, f in enumerate(pair) if f]
-    bar.total = len(calls) + repeat * len(timed)
-    best: dict[tuple[str, int], float] = {}
-    try:
-        _check(calls, bar)
-        for _ in range(repeat):
-            for name, i, f in timed:
-                bar.step(f"heads of {WIDTH}: timing {name}")
-                start = time.perf_counter()
-                f()
-                taken = time.perf_counter() - start
-                best[name, i] = min(taken, best.get((name, i), taken))
-    finally:
-        bar.clear()
-    return [Row(name, best[name, 0], best.get((name, 1))) for name in calls]
-
-
-def _check(calls: Calls, bar: Bar) -> None:
-    """Compare every forward result with the first."""
-    want = None
-    for name, (forward, _) in calls.items():
-        bar.step(f"heads of {WIDTH}: checking {name}")
-        got = forward()
-        want = got if want is None else want
-        if not np.allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE):
-            raise ArithmeticError(f"{name} disagrees with {LINATTN}")
-
-
-def table(rows: list[Row]) -> str:
-    """The rows as text, with each time relative to linattn's."""
-    title = f"{HEADS} heads, N = {TOKENS:,}, d = {WIDTH}, float32: causal, elu(x) + 1, normalised"
-    lines = [title, f"{'':20} {'forward':>21} {'with gradients':>21}"]
-    first = rows[0]
-    for row in rows:
-        pairs = ((row.forward, first.forward), (row.both, first.both))
-        cells = [f"{1e3 * x:9.1f} ms {x / y:6.1f} x" for x, y in pairs if x and y]
-        lines.append(" ".join([f"{row.name:20}", *(f"{x:>21}" for x in cells)]))
-    return "\n".join(lines)
-
-
-def conclusion(rows: list[Row]) -> str:
-    """The table's result in a sentence."""
-    first, *others = rows
-    parts = []
-    for what, mine, theirs in (
-        ("forward", first.forward, [x.forward for x in others]),
-        ("with gradients", first.both, [x.both for x in others if x.both]),
-    ):
-        if mine and theirs:
-            parts.append(f"{min(theirs) / mine:.1f} times as fast {what}")
-    return f"{LINATTN} is {' and '.join(parts)} as the fastest form written by hand."
+def softmax(torch: Any, q: Array, k: Array, v: Array) -> Array:
+    """Softmax attention, with which linear attention is compared."""
+    four = (x[None] for x in (q, k, v))  # of three axes PyTorch takes its slow form
+    return torch.nn.functional.scaled_dot_product_attention(*four, is_causal=True)[0]

@@ -31,6 +31,26 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 SHAPES = ((2, 1, 1, 1), (2, 67, 5, 3), (1, 130, 64, 64), (2, 33, 65, 70))
 
 
+#: By letter, the sizes that never change: in the layer of a fused step two heads share a key.
+FIXED = {"2": 2, "t": 3, "w": 4, "r": 5}
+#: The axes of the operands of what is no recurrence.
+ARRAYS = {
+    "softmax_attention": "hnd hnd hnm",
+    "linformer": "hnd hnd hnm nr nr",
+    "causal_conv1d": "hnm mw",
+    "causal_conv1d_step": "hm mw hmt",
+    "log_decay": "hnm m m",
+    "fused_gated_delta_step": "hc h2 h2",
+    "fused_gated_step": "hc h2",
+}
+#: Of fused steps, by name: those that both take, and each.
+LAYER = {"A_log": "2", "dt_bias": "2", "weight": "cw", "bias": "c", "z": "hx"}
+NAMED = {
+    "fused_gated_delta_step": {"norm_weight": "m"},
+    "fused_gated_step": {"norm_weight": "x", "D": "2"},
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="print every check")
 
@@ -66,8 +86,11 @@ def _checks(operator: str, dtype: str) -> Iterator[tuple[str, float, bool]]:
     """(what was checked, error relative to the largest entry, whether it passed)."""
     rng = np.random.default_rng(0)
     for shape in SHAPES:
-        operands = [_cast(x, dtype) for x in _operands(operator, shape, rng)]
-        named = {key: _cast(x, dtype) for key, x in _named(operator, shape, rng).items()}
+        h, n, d, m = shape
+        sizes = {"h": h, "n": n, "s": n, "d": d, "m": m, "f": max(d, 2), "c": 2 * (d + m), "x": 2 * m}
+        operands, named = _operands(operator, sizes | FIXED, rng)
+        operands = [_cast(x, dtype) for x in operands]
+        named = {key: _cast(x, dtype) for key, x in named.items()}
         for options in _options(operator):
             given = operands
             if options.get("normalize") is False and isinstance(given[-1], State):
@@ -87,25 +110,24 @@ def _cast(x: Any, dtype: str) -> Any:
     return None if x is None else x.astype(dtype)
 
 
-def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
-    """All arrays; for a step those of the first token, followed by a state."""
-    heads, n, d, m = shape
+def _operands(
+    operator: str, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """All arrays; for a step those of the first token, followed by a state; those given by name."""
+
+    def draw(letters: str) -> np.ndarray:
+        x = rng.standard_normal([sizes[y] for y in letters])
+        return x / sizes["n"] if letters[0] == "n" else x  # a matrix over tokens
+
     if operator in METHODS:
-        return _of_recurrence(
-            *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": max(d, 2)}, rng
-        )
-    stem, _, last = operator.rpartition("_")
-    if operator.startswith("fused"):
-        return _of_layer(operator, shape, rng)
-    x, grad_out = rng.standard_normal((2, heads, n, m))
-    stem = stem if last == "backward" else operator
-    if stem == "log_decay":
-        operands = [x, *rng.standard_normal((2, m))]
-    else:
-        operands = [*rng.standard_normal((2, heads, n, d)), x]
-        if stem == "linformer":
-            operands += [*(rng.standard_normal((2, n, 5)) / n)]
-    return [*operands, grad_out] if last == "backward" else operands
+        return _of_recurrence(*METHODS[operator], sizes["h"], sizes, rng), {}
+    stem = operator.removesuffix("_backward")
+    letters = [*ARRAYS[stem].split(), *(["hnm"] if stem != operator else [])]
+    operands: list[Any] = [draw(x) for x in letters]
+    if not operator.startswith("fused"):
+        return operands, {}
+    state = linattn.FusedState(draw("hct"), draw("h2dm"))
+    return [*operands, state], {name: draw(x) for name, x in (LAYER | NAMED[operator]).items()}
 
 
 def _of_recurrence(
@@ -137,35 +159,6 @@ def _of_recurrence(
         return [*arrays.values()]
     output = heads, *(sizes[x] for x in r.layout.output)
     return [*arrays.values(), rng.standard_normal(output)]
-
-
-def _of_layer(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
-    """Those of a fused step, of two heads that share a key."""
-    rows, _, d, m = shape
-    c = 2 * d + 2 * m
-    gates = 2 if operator == "fused_gated_delta_step" else 1  # a and b, or dt
-    state = linattn.FusedState(
-        rng.standard_normal((rows, c, 3)), rng.standard_normal((rows, 2, d, m))
-    )
-    return [rng.standard_normal((rows, c)), *rng.standard_normal((gates, rows, 2)), state]
-
-
-def _named(
-    operator: str, shape: tuple[int, ...], rng: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """The operands that are given by name."""
-    if not operator.startswith("fused"):
-        return {}
-    rows, _, d, m = shape
-    c = 2 * d + 2 * m
-    A_log, dt_bias, D = rng.random((3, 2))
-    found = {
-        "A_log": A_log, "dt_bias": dt_bias, "weight": rng.standard_normal((c, 4)),
-        "bias": rng.standard_normal(c), "z": rng.standard_normal((rows, 2 * m)),
-    }  # fmt: skip
-    if operator == "fused_gated_delta_step":
-        return found | {"norm_weight": rng.random(m)}
-    return found | {"D": D, "norm_weight": rng.random(2 * m)}
 
 
 def _options(operator: str) -> Iterator[dict[str, Any]]:

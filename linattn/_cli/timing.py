@@ -1,42 +1,40 @@
 """``linattn timing``: heads of width 64, and the classic experiment, (Q K^T) V against Q (K^T V).
 
-_timing_peers.py has the first part.  In the second, both orders of the product give the same
-matrix, but the first goes through an N x N matrix.  Q, K and V are arrays of ones, with a single
-head, no feature map and no normaliser.
+Heads are causal attention with elu(x) + 1 and its normaliser, against code written by hand.  In the
+experiment, both orders of the product give the same matrix, but the first goes through an N x N
+matrix.  Q, K and V are arrays of ones, with a single head, no feature map and no normaliser.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import linattn
-from linattn._cli import memory_use, peers
+from linattn._cli import arguments, bench, memory_use
+from linattn._cli.peers import Call, Library, NumPy, PyTorch
 from linattn._cli.progress import Bar
+from linattn._cli.rows import HEADS8, check, limit_threads
 from linattn._core import settings
 
 Order = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 QUADRATIC = "(Q K^T) V  NumPy"
 LINEAR = "Q (K^T V)  NumPy"
-PLAIN: dict[str, Any] = {"feature_map": "identity", "normalize": False}
 
 CONTENDERS: dict[str, Order] = {
     QUADRATIC: lambda q, k, v: (q @ k.T) @ v,
     LINEAR: lambda q, k, v: q @ (k.T @ v),
-    "linattn.noncausal": lambda q, k, v: linattn.noncausal(q, k, v, **PLAIN),
-    "linattn.causal": lambda q, k, v: linattn.causal(q, k, v, **PLAIN),
+    "linattn.noncausal": lambda q, k, v: linattn.noncausal(q, k, v, **bench.PLAIN),
+    "linattn.causal": lambda q, k, v: linattn.causal(q, k, v, **bench.PLAIN),
 }
 
 #: The quadratic order takes seconds per call, so the call that checks it is also timed.  At the
@@ -44,6 +42,23 @@ CONTENDERS: dict[str, Order] = {
 PATIENCE = 30.0
 LENGTHS = (10_000, 20_000)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+
+
+HEADS = HEADS8
+#: What heads are compared with, and how.
+BY_HAND: dict[str, tuple[type[Library], tuple[str, ...]]] = {
+    "NumPy, chunked": (NumPy, ("forward",)),
+    "PyTorch, chunked": (PyTorch, ("forward", "both")),
+}
+
+
+@dataclass
+class Head:
+    """One contender: its best times in seconds, of the forward call and with gradients."""
+
+    name: str
+    forward: float = 0.0
+    both: float | None = None
 
 
 @dataclass
@@ -62,29 +77,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--lengths",
-        type=_positive,
+        type=arguments.positive,
         nargs="+",
         metavar="N",
         help="lengths of the experiment (default: 10000 20000, without the quadratic order if it "
         f"would take more than {PATIENCE:.0f} s)",
     )
-    parser.add_argument("-d", type=_positive, default=500, help="width (default: 500)")
+    parser.add_argument("-d", type=arguments.positive, default=500, help="width (default: 500)")
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="float64")
     parser.add_argument(
         "--repeat",
-        type=_positive,
+        type=arguments.positive,
         default=7,
         help="number of calls to take the best time of (default: 7; (Q K^T) V is called once)",
     )
-    parser.add_argument("--threads", type=_threads, help="threads of linattn and of NumPy's BLAS")
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows to FILE")
-    parser.add_argument("--plot", type=_plottable, metavar="FILE", help="draw the rows to FILE")
+    parser.add_argument(
+        "--threads", type=arguments.threads, help="threads of linattn and of NumPy's BLAS"
+    )
+    parser.add_argument(
+        "--json", type=arguments.writable, metavar="FILE", help="write the rows to FILE"
+    )
+    parser.add_argument(
+        "--plot", type=arguments.figure, metavar="FILE", help="draw the rows to FILE"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print both tables and write the files asked for; 1 if results disagree."""
     rows: list[Row] = []
-    with _limit_threads(args.threads):
+    with limit_threads(args.threads):
         config = settings.config()
         print(
             f"linattn {linattn.__version__}, {config['isa']}, {linattn.get_num_threads()} threads; "
@@ -92,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
             flush=True,
         )
         try:
-            heads = peers.rows(args.repeat, Bar(sys.stderr))
-            print("\n" + peers.table(heads), flush=True)
+            first = heads(args.repeat, Bar(sys.stderr))
+            print("\n" + table_of_heads(first), flush=True)
             print(f"\n{args.dtype} arrays of ones, D = {args.d}, one head, no normaliser")
             for n in args.lengths or LENGTHS:
                 reason = None if args.lengths else _too_long(n, rows)
@@ -103,14 +124,50 @@ def run(args: argparse.Namespace) -> int:
         except ArithmeticError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    print("\n" + " ".join([peers.conclusion(heads), *conclusion(rows)]))
+    print("\n" + conclusion(first, rows))
     if args.json:
         what = {"d": args.d, "dtype": args.dtype, "repeat": args.repeat}
-        tables = {"heads": [asdict(row) for row in heads], "rows": [asdict(row) for row in rows]}
+        tables = {"heads": [asdict(row) for row in first], "rows": [asdict(row) for row in rows]}
         args.json.write_text(json.dumps({"config": config, **what, **tables}, indent=2) + "\n")
     if args.plot:
         plot(rows).savefig(args.plot, dpi=150)
     return 0
+
+
+def heads(repeat: int, bar: Bar) -> list[Head]:
+    """Forms written by hand and linattn, first checked against each other, then timed in turn."""
+    found: dict[str, Head] = {name: Head(name) for name in ("linattn", *BY_HAND)}
+    calls: list[tuple[Head, str, Call]] = []
+    bar.total = len(BY_HAND) + repeat
+    try:
+        for name, (peer, modes) in BY_HAND.items():
+            bar.step(f"heads: checking {name}")
+            if not peer.available():
+                del found[name]
+                continue
+            for mode in modes:
+                pair = bench.by_hand(peer, mode == "both", *HEADS)
+                check(name, pair)
+                calls += (found["linattn"], mode, pair.b), (found[name], mode, pair.a)
+        for _ in range(repeat):
+            bar.step("heads: timing")
+            for head, mode, call in calls:
+                _time(head, call, mode)
+    finally:
+        bar.clear()
+    return [*found.values()]
+
+
+def table_of_heads(rows: Sequence[Head]) -> str:
+    """The rows as text, with each time relative to linattn's."""
+    count, n, d = HEADS
+    title = f"{count} heads, N = {n:,}, d = {d}, float32: causal, elu(x) + 1, normalised"
+    lines = [title, f"{'':20} {'forward':>21} {'with gradients':>21}"]
+    for row in rows:
+        pairs = (row.forward, rows[0].forward), (row.both, rows[0].both)
+        cells = [f"{1e3 * x:9.1f} ms {x / y:6.1f} x" for x, y in pairs if x and y]
+        lines.append(" ".join([f"{row.name:20}", *(f"{x:>21}" for x in cells)]))
+    return "\n".join(lines)
 
 
 def experiment(
@@ -121,27 +178,26 @@ def experiment(
     ``left_out`` is the reason to skip the quadratic order, if there is one.
     """
     bar = bar or Bar(None)
-    size = np.dtype(dtype).itemsize
-    shortage = _shortage(3 * n * d * size)
-    if shortage:
+    if shortage := _shortage(3 * n * d * np.dtype(dtype).itemsize):
         return [Row(n, name, skipped=f"Q, K and V {shortage}") for name in CONTENDERS]
-    q, k, v = (np.ones((n, d), dtype) for _ in range(3))
+    operands = np.ones((3, n, d), dtype)
     rows = {name: Row(n, name) for name in CONTENDERS}
-    rows[QUADRATIC].skipped = left_out
+    slow = rows[QUADRATIC]
+    slow.skipped = left_out
     # In units of one call of a linear order.
     bar.total = (repeat + 1) * (len(rows) - 1) + (0 if left_out else n / d)
     try:
-        _check(rows, (q, k, v), bar)
+        _check(rows, operands, bar)
         for _ in range(repeat):
             for name, row in rows.items():
-                if row.skipped is None and name != QUADRATIC:
+                if row.skipped is None and row is not slow:
                     bar.step(f"N = {n:,}: timing {name}")
-                    _time(row, partial(CONTENDERS[name], q, k, v))
+                    _time(row, partial(CONTENDERS[name], *operands))
     finally:
         bar.clear()
     for row in rows.values():
-        if row.seconds and (slowest := rows[QUADRATIC].seconds):
-            row.speedup = slowest / row.seconds
+        if row.seconds and slow.seconds:
+            row.speedup = slow.seconds / row.seconds
     return list(rows.values())
 
 
@@ -155,34 +211,32 @@ def _too_long(n: int, rows: Sequence[Row]) -> str | None:
     return None
 
 
-def _time(row: Row, call: Callable[[], Any]) -> Any:
+def _time(row: Any, call: Call, field: str = "seconds") -> Any:
     """The result of the call, whose time goes into the row if it is the best so far."""
     start = time.perf_counter()
     result = call()
     taken = time.perf_counter() - start
-    row.seconds = min(taken, row.seconds or taken)
+    setattr(row, field, min(taken, getattr(row, field) or taken))
     return result
 
 
-def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> None:
+def _check(rows: dict[str, Row], operands: np.ndarray, bar: Bar) -> None:
     """One call each: does it fit into memory, how much does it take, and is the result the same?
 
     The call of the quadratic order is timed.
     """
-    n, d = operands[0].shape
-    size, dtype = operands[0].itemsize, operands[0].dtype.name
+    _, n, d = operands.shape
     want = None
     for name, row in rows.items():
         if row.skipped:
             continue
         bar.step(f"N = {n:,}: checking {name}", n / d if name == QUADRATIC else 1)
-        between = n * n if name == QUADRATIC else d * d
-        row.skipped = _shortage((between + n * d) * size)
-        if row.skipped:
-            continue
-        call = partial(CONTENDERS[name], *operands)
+        between, call = d, partial(CONTENDERS[name], *operands)
         if name == QUADRATIC:
-            call = partial(_time, row, call)
+            between, call = n, partial(_time, row, call)
+        if shortage := _shortage((between**2 + n * d) * operands.itemsize):
+            row.skipped = shortage
+            continue
         try:
             got, row.memory = memory_use.peak(call)
         except MemoryError:
@@ -190,8 +244,8 @@ def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> No
             continue
         want = got if want is None else want
         # In the causal order only the last row sees every key.
-        last = slice(-1, None) if name == "linattn.causal" else slice(None)
-        if not np.allclose(got[last], want[last], rtol=TOLERANCE[dtype], atol=0):
+        last = slice(-1 if name == "linattn.causal" else 0, None)
+        if not np.allclose(got[last], want[last], rtol=TOLERANCE[operands.dtype.name], atol=0):
             raise ArithmeticError(f"N = {n:,}: {name} disagrees with the other orders")
 
 
@@ -216,15 +270,21 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def conclusion(rows: Sequence[Row]) -> list[str]:
-    """A sentence on the largest N at which both orders ran."""
+def conclusion(heads: Sequence[Head], rows: Sequence[Row]) -> str:
+    """The result of heads in a sentence, and one on the largest N at which both orders ran."""
+    first, *others = heads
+    parts = [f"{min(x.forward for x in others) / first.forward:.1f} times as fast forward"]
+    if first.both:
+        both = min(x.both for x in others if x.both)
+        parts.append(f"{both / first.both:.1f} times as fast with gradients")
+    text = f"{first.name} is {' and '.join(parts)} as the fastest form written by hand."
     for row in reversed(rows):
         if row.name == "linattn.noncausal" and row.speedup:
-            return [
-                f"At N = {row.n:,}, {row.name} is {row.speedup:.0f} times as fast as (Q K^T) V, "
-                "whose time grows with the square of N."
-            ]
-    return []
+            return (
+                f"{text} At N = {row.n:,}, {row.name} is {row.speedup:.0f} times as fast as "
+                "(Q K^T) V, whose time grows with the square of N."
+            )
+    return text
 
 
 def plot(rows: Sequence[Row]) -> Any:
@@ -249,61 +309,5 @@ def plot(rows: Sequence[Row]) -> Any:
     return figure
 
 
-@contextlib.contextmanager
-def _limit_threads(threads: int | None) -> Iterator[None]:
-    if threads is None:
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with contextlib.suppress(ImportError):
-        import torch  # noqa: F401  # so that the limit applies to it
-
-    usual = linattn.get_num_threads()
-    linattn.set_num_threads(threads)
-    try:
-        with threadpool_limits(threads):
-            yield
-    finally:
-        linattn.set_num_threads(usual)
-
-
 def _bytes(count: int) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
-
-
-def _threads(text: str) -> int:
-    if importlib.util.find_spec("threadpoolctl") is None:
-        raise argparse.ArgumentTypeError(
-            "needs threadpoolctl to limit NumPy as well: pip install threadpoolctl"
-        )
-    if (number := _positive(text)) > settings.MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"expected 1 to {settings.MAX_THREADS}, got {text!r}")
-    return number
-
-
-def _writable(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")
-    return path
-
-
-def _plottable(text: str) -> Path:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("needs matplotlib: pip install matplotlib")
-    path = _writable(text)
-    known = (".png", ".svg", ".pdf")
-    if path.suffix not in known:
-        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(known)}, got {text!r}")
-    return path

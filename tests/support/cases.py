@@ -1,7 +1,5 @@
 """Cases of causal, noncausal, the delta rule and softmax attention, and their sizes.
 
-Tests and benchmarks share them.
-
 A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
 the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
 twin and its bound in `bounds.OPERATORS`, and wrong versions of itself in test_bounds.py.
@@ -154,52 +152,3 @@ DELTA_SIZES = [*SIZES, (97, 72, 69), (65, 196, 200), (300, 8, 8), (600, 4, 4), (
 
 # Keys and queries of different number, for the non-causal operators: (n, s).
 CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31)]
-
-
-class Bench(NamedTuple):
-    """One timed shape: q, k (heads, n, d), v (heads, n, m), float32 by default."""
-
-    name: str
-    operator: str
-    heads: int
-    n: int
-    d: int
-    m: int
-    feature_map: str = "elu"
-    normalize: bool = True
-    dtype: str = "float32"
-
-    @property
-    def case(self) -> Case:
-        return Case(
-            self.operator, self.n, self.d, self.m, lead=(self.heads,), dtype=self.dtype,
-            feature_map=self.feature_map, normalize=self.normalize,
-        )  # fmt: skip
-
-
-_SHAPES = {
-    "heads8": (8, 4096, 64, 64),
-    "wide": (16, 2048, 128, 128),
-    "one_head": (1, 32768, 64, 64),
-    "long16k": (8, 16384, 64, 64),
-    "long32k": (8, 32768, 64, 64),
-    "long64k": (8, 65536, 64, 64),
-    "long128k": (8, 131072, 64, 64),
-    "one_long_head": (1, 262144, 64, 64),
-}
-
-BENCH = {
-    bench.name: bench
-    for bench in (
-        *(
-            Bench(f"{operator}-{shape}", operator, *sizes)
-            for operator in FORWARD + BACKWARD
-            for shape, sizes in _SHAPES.items()
-        ),
-        *(
-            Bench(f"{operator}_sum-{shape}", operator, *_SHAPES[shape], "identity", False)
-            for operator in FORWARD + BACKWARD
-            for shape in ("heads8", "wide", "one_head")
-        ),
-    )
-}

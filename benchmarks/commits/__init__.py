@@ -1,1 +1,0 @@
-"""Benchmarks that asv runs."""

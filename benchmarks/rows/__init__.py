@@ -1,0 +1,1 @@
+"""Tables of rows, a module for each family."""

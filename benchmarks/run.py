@@ -1,0 +1,187 @@
+"""linattn against other libraries and against itself: ratios of times, a row each.
+
+    python run.py                      # every family of rows
+    python run.py core delta --only backward
+    python run.py --list
+
+A row is an entry of a table in `rows/`: what is compared, on which sizes, with how many threads,
+and its goal.  The two calls of a row take turns, after a check of their results; the figure is the
+median of the ratios of neighbours, beside the smallest and the largest.  One thread is timed by the
+processor, which leaves out other programs.  The error is the largest one over the largest entry,
+against float64.  Rows of libraries that are not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from processes import in_fresh_process
+from report import Figure, Report, options, write
+
+from linattn._cli import memory_use
+from linattn._cli.rows import Calls, Row, check, limit_threads, measure
+
+#: By name, what RESULTS.md calls it.  Each is a module of `rows` with a table ROWS.
+FAMILIES = {
+    "main": "What `linattn bench` prints",
+    "core": "Core figures",
+    "peers": "Peers",
+    "state": "States, decoding and packed sequences",
+    "delta": "Delta rule",
+    "gated": "Gated recurrences",
+    "scans": "Scans",
+    "recurrent": "mLSTM and WKV",
+    "maps": "Feature maps, Linformer and softmax attention",
+    "widths": "Widths",
+    "threads": "Threads",
+    "steps": "Steps",
+    "fused": "Fused steps",
+    "tensors": "Calls from PyTorch",
+    "peak": "Shares of the FMA peak",
+    "servers": "Servers' kernels",
+    "transformers_models": "Models of Transformers, 1 thread(s)",
+    "fla_models": "Recurrences of fla",
+    "products": "Products of bfloat16 operands: a trial",
+}
+#: Figures of pairs of seconds that are not ratios, by unit.
+UNITS = {
+    "x": lambda a, b: a / b,
+    "us": lambda a, b: 1e6 * a,
+    "+us": lambda a, b: 1e6 * (a - b),
+    "of the peak": lambda a, b: a / b,
+}
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join(FAMILIES))
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose names hold TEXT")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a row, about")
+    parser.add_argument("--threads", type=int, help="in place of those of each row")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    parser.add_argument("--smoke", action="store_true", help="run each row once, tiny, untimed")
+    args = parser.parse_args()
+    if unknown := {*args.families} - {*FAMILIES}:
+        parser.error(f"no such family: {', '.join(sorted(unknown))}")
+    os.environ.setdefault("NPROC", "1")  # JAX's threads, read when it is imported
+    reports, failed = [], False
+    for family in args.families or FAMILIES:
+        rows = [row for row in table(family) if args.only in row.name]
+        if args.list or args.smoke:
+            for row in rows:
+                print(f"{family}: {row.name}", *([smoke(row)] if args.smoke else []), flush=True)
+            continue
+        reports.append(Report(FAMILIES[family], args.markdown))
+        for row in rows:
+            reports[-1].add(figure(row, args.seconds, args.threads or row.threads))
+        reports[-1].finish()
+        failed |= any("Error" in x.skipped for x in reports[-1].figures)
+    write(args.json, [report.data() for report in reports])
+    return int(failed)
+
+
+def table(family: str) -> list[Row]:
+    """The rows of a family."""
+    rows: list[Row] = importlib.import_module(f"rows.{family}").ROWS
+    return rows
+
+
+def figure(row: Row, seconds: float, threads: int) -> Figure:
+    """A row measured, or why it is not."""
+    given = {"unit": row.unit, "goal": row.goal, "least": row.least}
+    if row.missing:
+        return Figure(row.name, **given, skipped=f"needs {row.missing}")
+    try:
+        with prepared(threads):
+            value = values(row, seconds, threads)
+    except (ArithmeticError, ImportError, OSError) as error:  # one row does not end a long run
+        return Figure(row.name, **given, skipped=f"{type(error).__name__}: {error}")
+    return Figure(row.name, *value[:3], **given, error=value[3], detail=value[4])
+
+
+def values(row: Row, seconds: float, threads: int) -> tuple[Any, ...]:
+    """Median, minimum, maximum, error and detail."""
+    if row.unit == "MiB":
+        return in_fresh_process(beyond, row), None, None, None, ""
+    calls = row.calls()
+    if isinstance(calls, dict):  # the worst of several
+        found = {x: measure(row.name, y, seconds, threads).spread()[0] for x, y in calls.items()}
+        detail = ", ".join(f"{x}: {y:.2f}" for x, y in found.items())
+        return max(found.values()), min(found.values()), max(found.values()), None, detail
+    if not isinstance(calls, Calls):  # a figure of another kind, which the row's function found
+        return calls
+    calls, label = fastest(calls)
+    found = measure(row.name, calls, seconds, threads)
+    detail = "; ".join(filter(None, (label, found.detail)))
+    if found.errors:
+        detail += f"; linattn's error {found.errors[1]:.0e}"
+    return *found.spread(UNITS[row.unit]), found.errors[0] if found.errors else None, detail
+
+
+def fastest(calls: Calls) -> tuple[Calls, str]:
+    """The calls with the fastest of several on the left, and its name."""
+    if callable(calls.a):
+        return calls, ""
+    times = {}
+    for name, call in calls.a.items():
+        call()  # compiles
+        times[name] = min(seconds(call) for _ in range(3))
+    best = min(times, key=times.__getitem__)
+    return calls._replace(a=calls.a[best]), best
+
+
+def seconds(call: Any) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def prepared(threads: int) -> Iterator[None]:
+    """So many threads, and nothing compiled for earlier rows, which PyTorch would check first."""
+    if torch := sys.modules.get("torch"):
+        torch.compiler.reset()
+    with limit_threads(threads):
+        yield
+
+
+def smoke(row: Row) -> str:
+    """Each call of a row once, on tiny arrays, and the check of its results."""
+    if row.missing:
+        return f"skipped: needs {row.missing}"
+    try:
+        with prepared(row.threads):
+            run_once(row)
+    except ImportError as error:
+        return f"skipped: {error}"
+    return "ok"
+
+
+def run_once(row: Row) -> None:
+    calls = row.calls(tiny=True)
+    for each in calls.values() if isinstance(calls, dict) else [calls]:
+        if isinstance(each, Calls):
+            for call in (each.a,) if callable(each.a) else each.a.values():
+                check(row.name, each._replace(a=call))
+        elif callable(each):
+            each()
+
+
+def beyond(row: Row) -> float:
+    """MiB that a call adds to the process besides its results, after a small call."""
+    row.calls(tiny=True)()
+    results, peak = memory_use.peak(row.calls())
+    if peak is None:
+        raise OSError("this system does not tell the peak of resident memory")
+    results = results if isinstance(results, tuple) else (results,)
+    return max(0, peak - sum(x.nbytes for x in results)) / 2**20
+
+
+if __name__ == "__main__":
+    sys.exit(main())

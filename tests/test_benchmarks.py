@@ -1,0 +1,50 @@
+"""Every row of benchmarks/ runs: once, on tiny arrays, untimed, its results checked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / "benchmarks" / "run.py"
+#: Models, compilers and C: some seconds each.
+SLOW = ("transformers_models", "tensors", "peers", "delta", "gated", "scans", "servers", "products",
+        "peak", "fla_models", "recurrent", "threads")  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not RUN.exists(), reason="there are no benchmarks here")
+
+
+def families():
+    return sorted(x.stem for x in (RUN.parent / "rows").glob("[a-z]*.py"))
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, RUN, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in families()]
+)
+def test_rows(family):
+    lines = run("--smoke", family).splitlines()
+    rows = [line for line in lines if line.startswith(f"{family}: ")]
+    assert rows and all(x.endswith(" ok") or " skipped: " in x for x in rows)
+
+
+def test_every_family_is_listed():
+    found = {line.partition(": ")[0] for line in run("--list").splitlines()}
+    assert found == {*families()}
+
+
+def test_results_name_their_commands():
+    """Each section, and every family of rows."""
+    text = (RUN.parent / "RESULTS.md").read_text(encoding="utf-8")
+    _, *sections = text.split("\n## ")
+    assert sections and all("`python " in x for x in sections)
+    commands = " ".join(x for x in text.split("`") if x.startswith("python run.py "))
+    assert {*families()} - {"main"} <= {*commands.split()}
