@@ -37,8 +37,6 @@ FIXED = {"2": 2, "t": 3, "w": 4, "r": 5}
 ARRAYS = {
     "softmax_attention": "hnd hnd hnm",
     "linformer": "hnd hnd hnm nr nr",
-    "causal_conv1d": "hnm mw",
-    "causal_conv1d_step": "hm mw hmt",
     "log_decay": "hnm m m",
     "fused_gated_delta_step": "hc h2 h2",
     "fused_gated_step": "hc h2",
@@ -87,7 +85,8 @@ def _checks(operator: str, dtype: str) -> Iterator[tuple[str, float, bool]]:
     rng = np.random.default_rng(0)
     for shape in SHAPES:
         h, n, d, m = shape
-        sizes = {"h": h, "n": n, "s": n, "d": d, "m": m, "f": max(d, 2), "c": 2 * (d + m), "x": 2 * m}
+        sizes = {"h": h, "n": n, "s": n, "d": d, "m": m, "f": max(d, 2)}
+        sizes |= {"c": 2 * (d + m), "x": 2 * m}
         operands, named = _operands(operator, sizes | FIXED, rng)
         operands = [_cast(x, dtype) for x in operands]
         named = {key: _cast(x, dtype) for key, x in named.items()}
