@@ -260,7 +260,7 @@ def test_operators_of_other_kinds():
     assert conv["inputs"]["weight"] == ("mf", "", False, False, "")
     assert conv["state"] == (("s", "md"),) and conv["numbers"] == ("silu",)
     assert not conv["maps"] and not conv["key_lengths"] and conv["public"]
-    assert relu["elementwise"] and not relu["public"] and relu["summary"] == "x1 phi'(x)"
+    assert relu["elementwise"] and not relu["public"] and relu["summary"] == "grad_out phi'(x)"
     assert relu["gradient_of"] == "relu"
 
 
