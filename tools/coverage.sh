@@ -25,17 +25,20 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 # Leaves out tests that reach the same code as others: for src/ext arithmetic in hundreds of shapes,
 # for src/kernel what surrounds a call, and for both layers, models and documents.
 flags=(-O0 "${count[@]}")
-tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
-    tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
-    tests/test_{packed,segments,state,state_errors,step,streaming,interleave,ufuncs}.py
-    tests/test_{jax_errors,jax_transforms,threads,threads_configuration,threads_interrupted}.py)
+tests=(tests/guarantees/test_{array_libraries,errors,fast_call,faults,initial_state,interleave}.py
+    tests/guarantees/test_{interrupts,isa,key_lengths,layout,memory,module,neighbours,packed}.py
+    tests/guarantees/test_{segments,state,state_errors,step,streaming,ufuncs}.py
+    tests/guarantees/test_{threads,threads_configuration,threads_interrupted}.py
+    tests/operators/test_{forward,functions,log_decay}.py
+    tests/jax/test_{errors,results,transforms}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,mapped_rescaled,errors}.py
-        tests/test_{interrupts,packed,segments,softmax,half,key_lengths,l2norm}.py
-        tests/test_{threads,threads_interrupted,conv_values,conv_states,conv_errors}.py
-        tests/test_{log_decay,state,step,forward,backward,dplr,gated,delta}.py)
+    tests=(tests/guarantees/test_{differential,errors,half,interleave,interrupts,key_lengths}.py
+        tests/guarantees/test_{packed,segments,state,step,threads,threads_interrupted}.py
+        tests/operators/test_{backward,conv_errors,conv_states,conv_values,delta,dplr}.py
+        tests/operators/test_{feature_maps,forward,functions,gated,l2norm,log_decay,mapped}.py
+        tests/operators/test_{mapped_rescaled,softmax}.py)
 fi
 copy=$PWD/build/coverage/${folder#*/}
 rm -rf "$copy"

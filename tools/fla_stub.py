@@ -1,6 +1,6 @@
 """Writes linattn/torch/fla/__init__.pyi, the functions of linattn.torch.fla for type checkers.
 
-``python tools/fla_stub.py`` after a change of their parameters.  tests/test_fla_package.py compares
+``python tools/fla_stub.py`` after a change of their parameters.  tests/fla/test_package.py compares
 the stub with the functions.
 """
 

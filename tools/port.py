@@ -4,7 +4,8 @@
 
 Builds digests.c with src/ext and the kernels of one instruction set by ziglang's clang for Linux
 with glibc and with musl, and for Windows, runs each (Windows under Debian's wine64, musl by its own
-loader, Debian's musl), and compares what they print.  test_port.py compiles what needs Python too.
+loader, Debian's musl), and compares what they print.  tests/tools/test_port.py compiles what
+needs Python too.
 """
 
 import argparse

@@ -27,8 +27,9 @@ chosen='test_forward or test_backward or test_dplr or test_layouts or test_split
     or (test_conv and (twin or every_split or out_may))
     or (test_interleave and interleaved_heads_of_other)
     or (test_scratch and (elementwise or convolution or softmax-float32))'
-files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,gated_delta_states}.py
-    tests/test_{adjoint,dplr,conv_values,conv_states,interleave,scratch}.py)
+files=(tests/guarantees/test_{adjoint,half,interleave,numerics,scratch,twin}.py
+    tests/operators/test_{forward,backward,delta,gated,gated_delta,gated_delta_states}.py
+    tests/operators/test_{dplr,conv_values,conv_states}.py)
 
 # Runs everything; the arguments are the command for Python.
 check() {

@@ -12,9 +12,10 @@ cd "$(dirname "$0")/.."
 
 suite=${1:-testing} free=${2-}
 root=$PWD/build/pythons/$suite
-tests=(test_{forward,backward,half,delta,gated,conv_values,conv_states,errors,ufuncs}.py)
-free_tests=(test_{threads,threads_interrupted,interrupts,memory,interleave}.py
-    test_{gated_delta,gated_delta_states}.py)
+tests=(operators/test_{forward,backward,delta,gated,conv_values,conv_states}.py
+    guarantees/test_{half,errors,ufuncs}.py)
+free_tests=(guarantees/test_{threads,threads_interrupted,interrupts,memory,interleave}.py
+    operators/test_{gated_delta,gated_delta_states}.py)
 
 # Runs a command in /linattn of the root, with /proc and /dev mounted while it runs.
 inside() {

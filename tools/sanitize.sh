@@ -28,36 +28,34 @@ address)
     # and models of PyTorch are Python over operators that other tests run with more layouts, and
     # take most of an hour under the sanitizers.
     tests=(
-        --deselect tests/test_memory.py::test_beyond_the_arrays
-        --deselect tests/test_memory.py::test_stays_flat
-        --deselect tests/test_softmax.py::test_memory_is_linear
-        --deselect tests/test_delta_gradients.py::test_memory
-        --deselect tests/test_gated_delta.py::test_memory
-        --ignore tests/test_build.py
-        --ignore tests/test_causal_conv1d.py
-        --ignore tests/test_cli.py
-        --ignore tests/test_compare.py
-        --ignore tests/test_docs.py
-        --ignore tests/test_examples.py
-        --ignore tests/test_experiments.py
-        --ignore tests/test_experiments_attention.py
-        --ignore tests/test_install_as.py
-        --ignore tests/test_jax_transforms.py
-        --ignore tests/test_listops.py
-        --ignore tests/test_notebooks.py
-        --ignore tests/test_port.py
-        --ignore tests/test_recipes.py
-        --ignore tests/test_speech.py
-        --ignore tests/test_stubs.py
-        --ignore tests/test_torch_compile.py
-        --ignore tests/test_torch_lm.py
-        --ignore-glob "*/test_fla_*"
-        --ignore-glob "*/test_mamba_*"
-        --ignore-glob "*/test_onnx*"
-        --ignore-glob "*/test_patch_fla*"
-        --ignore-glob "*/test_torch_fla*"
-        --ignore-glob "*/test_torch_nn*"
-        --ignore-glob "*/test_transformers_*"
+        --deselect tests/guarantees/test_memory.py::test_beyond_the_arrays
+        --deselect tests/guarantees/test_memory.py::test_stays_flat
+        --deselect tests/operators/test_softmax.py::test_memory_is_linear
+        --deselect tests/operators/test_delta_gradients.py::test_memory
+        --deselect tests/operators/test_gated_delta.py::test_memory
+        --ignore tests/tools/test_build.py
+        --ignore tests/torch/test_causal_conv1d.py
+        --ignore tests/tools/test_cli.py
+        --ignore tests/tools/test_compare.py
+        --ignore tests/tools/test_docs.py
+        --ignore tests/tools/test_examples.py
+        --ignore tests/tools/test_experiments.py
+        --ignore tests/tools/test_experiments_attention.py
+        --ignore tests/torch/test_install_as.py
+        --ignore tests/jax/test_transforms.py
+        --ignore tests/tools/test_listops.py
+        --ignore tests/tools/test_notebooks.py
+        --ignore tests/tools/test_port.py
+        --ignore tests/tools/test_recipes.py
+        --ignore tests/tools/test_speech.py
+        --ignore tests/tools/test_stubs.py
+        --ignore tests/torch/test_compile.py
+        --ignore tests/torch/test_lm.py
+        --ignore-glob "*/torch/test_mamba_*"
+        --ignore-glob "*/torch/test_nn*"
+        --ignore tests/fla
+        --ignore tests/onnx
+        --ignore tests/transformers
     )
     ;;
 thread)
@@ -66,12 +64,12 @@ thread)
     run=(setarch -R) # it does not support this much address randomisation
     # Under it, children of a process with threads hang; the address sanitizer runs the fork tests.
     tests=(
-        tests/test_threads.py::test_one_to_eight_threads
-        tests/test_threads.py::test_a_backward_of_one_head
-        tests/test_threads.py::test_concurrent_callers
-        tests/test_threads.py::test_layout_and_threads
-        tests/test_interleave.py
-        tests/test_interrupts.py::test_threads_of_python
+        tests/guarantees/test_threads.py::test_one_to_eight_threads
+        tests/guarantees/test_threads.py::test_a_backward_of_one_head
+        tests/guarantees/test_threads.py::test_concurrent_callers
+        tests/guarantees/test_threads.py::test_layout_and_threads
+        tests/guarantees/test_interleave.py
+        tests/guarantees/test_interrupts.py::test_threads_of_python
     )
     ;;
 *)

@@ -9,7 +9,8 @@ python=${PYTHON:-python3}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 tests=("$@")
-[ $# -gt 0 ] || tests=(tests/test_fast_call.py tests/test_bounds.py tests/test_delta_rules.py::test_poison_stays)
+[ $# -gt 0 ] || tests=(tests/guarantees/test_{fast_call,bounds}.py
+    tests/operators/test_delta_rules.py::test_poison_stays)
 PYTHONMALLOC=malloc PYTHONPATH=$PWD LINATTN_ISA=x86-64-v3 valgrind --quiet --log-file="$log" \
     --num-callers=12 --undef-value-errors=yes "$python" -m pytest -q -p no:cacheprovider "${tests[@]}"
 if grep -q "_linattn" "$log"; then

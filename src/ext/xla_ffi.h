@@ -3,7 +3,7 @@
  * The interface is a stable C ABI with a version.  A minor version only adds fields at
  * the end of a struct, and every struct begins with the size that its writer knew, so a
  * reader checks sizes (LA_XLA_HAS) before it reads.  Fields after the last one declared
- * here are not used. tests/test_xla_ffi.py compares this file with the header that
+ * here are not used. tests/jax/test_xla_ffi.py compares this file with the header that
  * jaxlib installs. */
 #ifndef LA_XLA_FFI_H
 #define LA_XLA_FFI_H

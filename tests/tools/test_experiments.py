@@ -16,7 +16,7 @@ from idx_files import idx
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
 
-EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 pytestmark = pytest.mark.usefixtures("experiment")
 
 

@@ -10,17 +10,20 @@ import pytest
 import recipes
 
 MAP_TESTS = (
-    "test_backward.py", "test_causality.py", "test_delta.py", "test_delta_rules.py",
-    "test_feature_maps.py", "test_forward.py", "test_gated.py", "test_gated_delta.py",
-    "test_gated_rules.py", "test_mapped.py", "test_mapped_rescaled.py", "test_numerics.py",
-    "test_packed.py", "test_reference.py", "test_segments.py", "test_state.py",
-    "test_step.py", "test_twin.py", "test_ufuncs.py",
+    "guarantees/test_causality.py", "guarantees/test_numerics.py", "guarantees/test_packed.py",
+    "guarantees/test_reference.py", "guarantees/test_segments.py", "guarantees/test_state.py",
+    "guarantees/test_step.py", "guarantees/test_twin.py", "guarantees/test_ufuncs.py",
+    "operators/test_backward.py", "operators/test_delta.py", "operators/test_delta_rules.py",
+    "operators/test_feature_maps.py", "operators/test_forward.py", "operators/test_gated.py",
+    "operators/test_gated_delta.py", "operators/test_gated_rules.py", "operators/test_mapped.py",
+    "operators/test_mapped_rescaled.py",
 )  # fmt: skip
 RECURRENCE_TESTS = (
-    "test_adjoint.py", "test_bridge.py", "test_differential.py", "test_docstrings.py",
-    "test_initial_state.py", "test_memory.py", "test_module.py", "test_promotion.py",
-    "test_properties.py", "test_scratch.py", "test_shared_gradients.py", "test_stubs.py",
-    "test_ufuncs.py",
+    "guarantees/test_adjoint.py", "guarantees/test_bridge.py", "guarantees/test_differential.py",
+    "guarantees/test_initial_state.py", "guarantees/test_memory.py", "guarantees/test_module.py",
+    "guarantees/test_promotion.py", "guarantees/test_properties.py", "guarantees/test_scratch.py",
+    "guarantees/test_shared_gradients.py", "guarantees/test_ufuncs.py", "tools/test_docstrings.py",
+    "tools/test_stubs.py",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "src/kernel"
 FILES = sorted(ROOT.glob("src/**/*.[ch]"))
 #: The folders of the kernels, from the lowest on; tables, beside them, are below all.

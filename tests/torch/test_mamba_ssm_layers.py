@@ -306,7 +306,7 @@ def test_a_script_runs_unchanged(tmp_path):
         "linattn.torch.install_as('mamba_ssm', 'causal_conv1d')\n"
         f"runpy.run_path({str(tmp_path / 'script.py')!r}, run_name='__main__')"
     )
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", start], capture_output=True, text=True, timeout=120,
         env=os.environ | {"PYTHONPATH": path},

@@ -9,7 +9,7 @@ import pytest
 
 import linattn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(linattn.__file__).parent
 compare = ROOT / "benchmarks" / "compare.py"
 

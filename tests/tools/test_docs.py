@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pages import blocks, run_python
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(x for x in DOCS.rglob("*.md") if not {"_build", "generated"} & {*x.parts})
 TEXTS = {str(x.relative_to(DOCS)): x.read_text(encoding="utf-8") for x in PAGES}
@@ -49,7 +49,7 @@ def commands():
         for block in blocks(TEXTS[name], "sh"):
             for line in block.splitlines():
                 if not line.startswith(NOT_RUN) and "cd benchmarks" not in block:
-                    # Each process imports PyTorch: test_torch_distributed.py has the same.
+                    # Each process imports PyTorch: clusters/test_torch_distributed.py has the same.
                     marks = [pytest.mark.slow] if line.startswith("torchrun") else []
                     yield pytest.param(line, id=f"{name}: {line}", marks=marks)
 

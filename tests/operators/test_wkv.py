@@ -1,9 +1,9 @@
 """RWKV-4's attention: values and gradients against the twin, states, keys of any size, errors."""
 
+import bounds
 import ml_dtypes
 import numpy as np
 import pytest
-from support import bounds
 
 import linattn
 from linattn import State

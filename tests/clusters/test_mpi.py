@@ -11,7 +11,7 @@ from slow import slow
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytest.importorskip("dask", reason="the cases are those of dask arrays")
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 

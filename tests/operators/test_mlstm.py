@@ -1,10 +1,10 @@
 """mLSTM: values and gradients against the twin, states, gates of any size, errors."""
 
+import bounds
 import ml_dtypes
 import numpy as np
 import pytest
-from support import bounds
-from support.layouts import LAYOUTS
+from layouts import LAYOUTS
 
 import linattn
 from linattn import State

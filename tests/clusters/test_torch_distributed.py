@@ -9,7 +9,7 @@ from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SUPPORT = Path(__file__).resolve().parent / "support"
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD and glibc"),

@@ -1,7 +1,7 @@
 """Threads among neighbours: the tables of docs/howto/threads.md, a row a test.
 
 The environment at import, affinity, quotas and threadpoolctl are in test_threads_configuration.py,
-PyTorch's number in test_torch_machinery.py, dask's nanny in test_dask.py.
+PyTorch's number in torch/test_machinery.py, dask's nanny in clusters/test_dask.py.
 """
 
 import os

@@ -12,7 +12,7 @@ from isas import ISAS
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
 @pytest.mark.parametrize("isa", ISAS)
 def test_stays_within_bounds(isa):
-    script = Path(__file__).parent / "support" / "guarded.py"
+    script = Path(__file__).parents[1] / "support" / "guarded.py"
     env = os.environ | {"LINATTN_ISA": isa}
     run = subprocess.run(
         [sys.executable, script], env=env, capture_output=True, text=True, check=False

@@ -13,7 +13,7 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("triton", reason="fla imports triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-PROGRAM = Path(__file__).parent / "support" / "fla_interpreter.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "fla_interpreter.py"
 #: Those whose kernels take float32 and run in the interpreter.
 NAMES = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RWKV7", "RetNet")
 

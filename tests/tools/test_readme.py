@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pages import run_python
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
 

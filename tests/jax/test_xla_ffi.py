@@ -12,7 +12,7 @@ import pytest
 import linattn
 from linattn._linattn import xla_handler
 
-HEADERS = Path(__file__).resolve().parent.parent / "src" / "ext"
+HEADERS = Path(__file__).resolve().parents[2] / "src" / "ext"
 
 # Our names, and those of jaxlib's header.
 STRUCTS = {
