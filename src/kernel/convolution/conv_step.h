@@ -112,11 +112,13 @@ INLINE void
 step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int w,
              const int d)
 {
-    vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y;
+    vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y = {0};
     read_channels(in, &r->s0, j, some, d);
     read_channels(&in[d], &r->x, j, some, 1);
     read_channels(&weight[d + 1 - w], &r->weight, j, some, w);
-    read_channels(&y, &r->bias, j, some, 1);
+    if (la_is_given(&r->bias)) {
+        read_channels(&y, &r->bias, j, some, 1);
+    }
     LA_EACH(k, d + 1) {
         y = vfma(weight[k], in[k], y);
     }
@@ -134,7 +136,7 @@ step_all_filters(const struct la_head *h, const int w, const int d)
     const struct filter_step r = {
         .x = h->x,
         .y = h->y,
-        .bias = conv_bias(h),
+        .bias = h->bias,
         .weight = by_tap(&h->weight, 0),
         .s0 = by_tap(la_is_given(&h->s0) ? &h->s0 : &h->s1, 0),
         .s1 = by_tap(&h->s1, 0),
