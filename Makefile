@@ -7,6 +7,21 @@ EXT = -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -DPy_LIMITED_API=
 	$(shell $(PYTHON) -c "import numpy, sysconfig; \
 	print('-I' + numpy.get_include(), '-I' + sysconfig.get_path('include'))")
 
+.PHONY: build debug test lint
+build: ## compiles what has changed in src/, into linattn/; see LINATTN_ISAS in CONTRIBUTING.md
+	$(PYTHON) setup.py -q build_ext --inplace $(ARGS)
+
+debug: export CFLAGS = -g -O1
+debug: ## the same for a debugger, with objects of its own, so that `make build` only links again
+	$(PYTHON) setup.py -q build_ext --inplace --build-temp build/debug $(ARGS)
+
+test: ## the quick tests on all processors; ARGS may name files
+	$(PYTHON) -m pytest $(ARGS)
+
+lint: ## ruff, and the layout of Python and C
+	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+	find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+
 .PHONY: asan tsan analyze tidy valgrind fuzz coverage differential errors
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	tools/sanitize.sh address $(ARGS)

@@ -61,8 +61,11 @@ for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"):
         sys.exit("linattn: CC is empty; name a compiler in it, or unset it")
 
 COMMON = ["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"]
-# Python's own flags may ask for debug information, which few want; CFLAGS can ask for it.
-if not any(flag.startswith("-g") for flag in shlex.split(os.environ.get("CFLAGS", ""))):
+# Python's own flags may ask for debug information, which few want; CFLAGS can ask for it, and for
+# less optimisation (docs/developing.md).
+CFLAGS = shlex.split(os.environ.get("CFLAGS", ""))
+DEBUG_LEVEL = [flag for flag in CFLAGS if flag in ("-O0", "-O1", "-Og")][-1:]
+if not any(flag.startswith("-g") for flag in CFLAGS):
     COMMON += ["-g0"]
 # Allows fused multiply-adds; arithmetic follows IEEE otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
@@ -80,7 +83,12 @@ UNITS = [
 
 
 def optimization(version):
-    """-O3; with gcc those parts of it that kernels gain from, in three fifths of the time."""
+    """-O3; with gcc those parts of it that kernels gain from, in three fifths of the time.
+
+    A lower level in CFLAGS replaces it.
+    """
+    if DEBUG_LEVEL:
+        return DEBUG_LEVEL
     if "Free Software Foundation" not in version:
         return ["-O3"]
     return ["-O2", "-fvect-cost-model=dynamic", "-fpeel-loops", "-funswitch-loops"]

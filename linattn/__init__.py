@@ -1,14 +1,19 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
 import importlib.util
+import os
 import sys
 from typing import TYPE_CHECKING
 
-if importlib.util.find_spec("linattn._linattn") is None:
+if (_module := importlib.util.find_spec("linattn._linattn")) is None:
     raise ImportError(
         "linattn's C module is not built here: run `pip install -e .` in the clone, which needs a "
         "C compiler, or leave the clone's folder to import an installed linattn"
     )
+if os.path.isdir(_sources := os.path.join(os.path.dirname(__file__), "../src/kernel")):
+    from ._core import checkout  # a clone, and no installed package
+
+    checkout.warn_if_older(_module.origin, os.path.dirname(_sources))
 
 from . import feature_maps, ufuncs
 from ._call.fused import FusedState

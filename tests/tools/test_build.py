@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import linattn
 from linattn._core import settings
 
 pytest.importorskip("setuptools", minversion="77")
@@ -105,6 +106,33 @@ def test_an_unbuilt_clone_says_what_to_do(tmp_path):
     )  # fmt: skip
     last = done.stderr.splitlines()[-1]
     assert "ImportError: " in last and "`pip install -e .`" in last
+
+
+def test_a_clone_says_that_its_module_is_older_than_its_sources(tmp_path):
+    """And an installed package, beside which there are no sources, says nothing."""
+    package = tmp_path / "linattn"
+    shutil.copytree(Path(linattn.__file__).parent, package)
+    (module,) = package.glob("_linattn*.so")
+    os.utime(module, (2000, 2000))
+
+    def warnings():
+        done = subprocess.run(
+            [sys.executable, "-c", "import linattn; print(linattn.__file__)"],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.startswith(str(package))
+        return done.stderr
+
+    assert warnings() == ""
+    header = tmp_path / "src/kernel/vectors/vec.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    os.utime(header, (2001, 2001))
+    told = warnings()
+    assert "UserWarning: " in told and f"{header} is newer" in told and "make build" in told
+    os.utime(header, (2000, 2000))
+    assert warnings() == ""
 
 
 USE = """
@@ -230,8 +258,10 @@ def test_what_failed_to_compile_is_not_up_to_date(clone):
 FLAGS = """
 import setuptools  # first: it brings distutils
 from distutils import core
-(ext,) = core.run_setup("setup.py", stop_after="init").ext_modules
-print(*ext.extra_compile_args)
+setup = core.run_setup("setup.py", stop_after="init")
+(ext,) = setup.ext_modules
+optimization = setup.cmdclass["build_ext"].run.__globals__["optimization"]
+print(*ext.extra_compile_args, *optimization("gcc: Free Software Foundation"))
 """
 
 
@@ -239,6 +269,13 @@ def test_cflags_may_ask_for_debug_information():
     assert "-g0" in run("-c", FLAGS, CFLAGS="-O1 -fno-plt").split()
     for flags in ("-g", "-O1 -g3"):
         assert "-g0" not in run("-c", FLAGS, CFLAGS=flags).split()
+
+
+def test_cflags_may_ask_for_less_optimisation():
+    """Setup.py's flags follow those of CFLAGS on the command line, and would prevail."""
+    for flags, level in {"-g -O1": "-O1", "-O1 -Og": "-Og", "-O3 -g": "-O2", "": "-O2"}.items():
+        levels = [x for x in run("-c", FLAGS, CFLAGS=flags).split() if x.startswith("-O")]
+        assert levels == [level], flags
 
 
 def test_an_unknown_instruction_set_is_refused():

@@ -1,5 +1,6 @@
 """The documentation: its code runs, and its reference lists every public name."""
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -41,11 +42,13 @@ def test_python_blocks(name, threads):  # some set the number
 
 
 NOT_RUN = ("pip install", "linattn timing", "linattn bench", "make compare")
+#: Its commands build, debug and measure, in the root of a clone.
+OF_CLONES = "developing.md"
 
 
 def commands():
     """Lines of shell blocks; what they install is there where tests run, and timing takes long."""
-    for name in pages_with("sh"):
+    for name in (x for x in pages_with("sh") if x != OF_CLONES):
         for block in blocks(TEXTS[name], "sh"):
             for line in block.splitlines():
                 if not line.startswith(NOT_RUN) and "cd benchmarks" not in block:
@@ -68,6 +71,29 @@ def test_shell_blocks(line):
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout
+
+
+def functions_in(file):
+    """The names of a module's functions, classes and methods, or of a C file's functions."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        return {*re.findall(r"^(\w+)\(", text, flags=re.M)}
+    tree = ast.parse(text)
+    kinds = ast.FunctionDef | ast.ClassDef
+    classes = [x for x in tree.body if isinstance(x, ast.ClassDef)]
+    names = {x.name for x in tree.body if isinstance(x, kinds)}
+    return names | {f"{x.name}.{y.name}" for x in classes for y in x.body if isinstance(y, kinds)}
+
+
+def test_the_way_of_a_call_names_what_exists():
+    text = TEXTS["developing.md"]
+    named = re.findall(r"`((?:src|linattn)/[\w/]+\.(?:py|c|h))(?:(?:::|: )([\w.]+))?`", text)
+    assert sum(bool(name) for _, name in named) > 20
+    for path, name in named:
+        assert (ROOT / path).exists(), path
+        assert not name or name in functions_in(ROOT / path), (path, name)
+    for folder in re.findall(r"`((?:src|linattn|tests|tools)/[\w/]+)`", text):
+        assert (ROOT / folder).is_dir(), folder
 
 
 def test_one_version_of_torch():

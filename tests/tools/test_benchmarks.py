@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
 #: Models, compilers and C: some seconds each.
 SLOW = ("transformers_models", "tensors", "peers", "delta", "gated", "scans", "servers", "products",
