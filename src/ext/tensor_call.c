@@ -22,7 +22,7 @@ static PyObject *names[NNAMES];
 
 struct lending {
     PyObject *torch;
-    int seen;     /* whether PyTorch has seen the call: it is inside an operator's kernel */
+    int seen; /* whether PyTorch has seen the call: it is inside an operator's kernel */
     int recorded; /* whether PyTorch has to see tensors that require gradients */
     int dtypes;   /* which dtypes tensors may have: OPERAND_DTYPES or DTYPES */
     int count;
@@ -33,9 +33,10 @@ int
 la_tensor_call_init(void)
 {
     static const char *const text[] = {
-        [IS_CPU] = "is_cpu", [REQUIRES_GRAD] = "requires_grad", [DTYPE] = "dtype",
-        [IS_NEG] = "is_neg", [IS_CONJ] = "is_conj",             [DATA_PTR] = "data_ptr",
-        [SHAPE] = "shape",   [STRIDE] = "stride",
+        [IS_CPU] = "is_cpu",   [REQUIRES_GRAD] = "requires_grad",
+        [DTYPE] = "dtype",     [IS_NEG] = "is_neg",
+        [IS_CONJ] = "is_conj", [DATA_PTR] = "data_ptr",
+        [SHAPE] = "shape",     [STRIDE] = "stride",
     };
     for (int i = 0; i < NNAMES; i++) {
         names[i] = PyUnicode_InternFromString(text[i]);
@@ -134,10 +135,11 @@ dtype_of(PyObject *dtypes, PyObject *x)
         hidden = is_true(x, IS_CPU, 0) - 1;
     }
     if (hidden != 0 && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError,
-                     "no array of a tensor of %S, on another device, or with the bit of "
-                     "-x or conj x",
-                     dtype);
+        PyErr_Format(
+            PyExc_TypeError,
+            "no array of a tensor of %S, on another device, or with the bit of "
+            "-x or conj x",
+            dtype);
     }
     Py_XDECREF(dtype);
     return hidden == 0 ? (PyArray_Descr *)found : NULL;
@@ -199,7 +201,7 @@ lend(struct lending *l, PyObject *x)
     if (PyTuple_Check(x)) {
         const Py_ssize_t size = PyTuple_Size(x);
         PyObject *members = PyTuple_New(size), *whole;
-        for (Py_ssize_t i = 0; i < size; i++) {
+        for (Py_ssize_t i = 0; members != NULL && i < size; i++) {
             PyObject *member = lend(l, PyTuple_GetItem(x, i));
             if (member == NULL) {
                 Py_DECREF(members);
@@ -207,7 +209,7 @@ lend(struct lending *l, PyObject *x)
             }
             PyTuple_SetItem(members, i, member);
         }
-        if (PyTuple_CheckExact(x)) {
+        if (members == NULL || PyTuple_CheckExact(x)) {
             return note(l, x, members);
         }
         whole = PyObject_CallObject((PyObject *)Py_TYPE(x), members);
@@ -287,8 +289,8 @@ results(struct lending *l, PyObject *x)
     PyObject *written = PyList_New(0);
     PyObject *mine = written == NULL ? NULL : give_back(l, x, written);
     if (mine != NULL && PyList_Size(written) > 0) {
-        PyObject *done = PyObject_CallFunctionObjArgs(PyTuple_GetItem(l->torch, WRITTEN),
-                                                      written, NULL);
+        PyObject *done = PyObject_CallFunctionObjArgs(
+            PyTuple_GetItem(l->torch, WRITTEN), written, NULL);
         if (done == NULL) {
             Py_CLEAR(mine);
         }
