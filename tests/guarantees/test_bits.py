@@ -6,6 +6,8 @@ from layouts import LAYOUTS
 from states import assert_same, flat
 from table import ALL, CASES, FIRST, SHARED, apply, first_of
 
+from linattn import reference
+
 EACH = pytest.mark.parametrize("case", ALL, ids=str)
 HELD = pytest.mark.parametrize("case", CASES, ids=str)
 MATRICES = {"fortran", "features_first", "every_second_row", "rows_backwards"}
@@ -101,6 +103,29 @@ def test_later_tokens(case, value, dtype):
             o = case.call(operands | {name: wild})
             kept = slice(n - t, None) if case.reverse else slice(t)
             np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t}")
+
+
+@HELD
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_poison_stays(case, value):
+    """Where it leaves the twin's output as it was, it changes no bit; a NaN is never lost."""
+    operands = case.operands((), 70, d=5, m=17)
+    clean, twin_clean = case.call(operands), case.call(operands, reference)
+    for name, letters in case.letters.items():
+        if letters[0] not in "ns":
+            continue
+        for t in (0, 4, 15, 16, 33, 69):
+            bad = operands | {name: operands[name].copy()}
+            bad[name][t] = value
+            o, twin = case.call(bad), case.call(bad, reference)
+            unmoved = twin == twin_clean
+            scale = name in ("a", "dt", "f", "g", "i") or (case.name, name) == ("wkv", "k")
+            if scale:  # which says where chunks begin, and what their sums are relative to
+                unmoved[: t + 1] &= not case.reverse
+                unmoved[t:] &= case.reverse
+            np.testing.assert_array_equal(o[unmoved], clean[unmoved], err_msg=f"{name} {t}")
+            if np.isnan(value):
+                assert not np.isfinite(o[np.isnan(twin)]).any(), f"{name} {t}"
 
 
 @EACH

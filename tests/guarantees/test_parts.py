@@ -82,9 +82,10 @@ def test_packed_sequences(case, dtype):
 
 @pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": [0, 3, 3, 50, N]}], ids=str)
 @DTYPES
-def test_key_lengths(case, bad, dtype):
-    """What lies past them is not read, and its gradients are zeros."""
+def test_key_lengths(case, bad, options, dtype):
+    """What lies past them is not read, and its gradients are zeros; they count along all of n."""
     lengths = [40, 0, 64]
     operands = case.operands((3,), N, d=6, m=5, dtype=dtype)
     padded = [x for x in per_token(case) if x not in ("q", "x", "C", "z")]
@@ -93,9 +94,9 @@ def test_key_lengths(case, bad, dtype):
         for b, length in enumerate(lengths):
             clean[name][b, length:] = 0
             operands[name][b, length:] = bad
-    got = case.results(operands, key_lengths=lengths)
+    got = case.results(operands, key_lengths=lengths, **options)
     wide = {x: y.astype(np.longdouble) for x, y in clean.items()}
-    expected = case.results(wide, reference, key_lengths=lengths)
+    expected = case.results(wide, reference, key_lengths=lengths, **options)
     count = len(flat(case.forward(clean)))
     for part in (slice(count), slice(count, None)):
         atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)

@@ -37,7 +37,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "linear_scan": [{}, {"log": True}, {"reverse": True}],
     "selective_scan": [{"softplus": True}, {}],
     "causal_conv1d": [{}, {"activation": "silu"}],
-    "mlstm": [{}, {"normalize": False}],
+    "mlstm": [{}, {"normalize": False}, {"eps": 0.25}],
     "softmax_attention": [{}, {"causal": True}],
 }
 #: Operands that hold one array for all leading axes.
@@ -84,11 +84,12 @@ class Case(NamedTuple):
         return tuple({"d": d, "m": m, "f": d}[x] for x in self.row.layout.state)
 
     def operands(
-        self, lead=(), n=7, *, d=4, m=5, dtype="float64", seed=0, gates="weak"
+        self, lead=(), n=7, *, d=4, m=5, s=None, dtype="float64", seed=0, gates="weak"
     ) -> dict[str, np.ndarray]:
-        """The operands by name, and grad_out."""
+        """The operands by name, and grad_out; there are more keys than queries where there can."""
         rng = np.random.default_rng([seed, n, d, m])
-        sizes = {"n": n, "s": n, "d": d, "m": m, "f": d, "r": 3}
+        s = s if s is not None else n if self.options.get("causal") else n + 3
+        sizes = {"n": n, "s": s, "d": d, "m": m, "f": d, "r": 3}
         arrays = {}
         for name, letters in self.letters.items():
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
