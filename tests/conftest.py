@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,31 +26,6 @@ def pytest_addoption(parser):
         action="store_true",
         help="a test that is skipped, but not in tests/allowed_skips.txt, has failed",
     )
-    parser.addoption(
-        "--kernels",
-        action="store_true",
-        help="only the files that test the kernels, through NumPy (of_kernels)",
-    )
-
-
-COMPUTES = re.compile(r"^(import numpy|from bounds)\b", re.MULTILINE)
-NEEDS = re.compile(
-    r"^(import |from |(\w+ = )?pytest\.importorskip\(\")"
-    r"(linattn\.)?(dask|fla|jax|mpi|mpi4py|onnx|torch|transformers|ziglang)\b",
-    re.MULTILINE,
-)
-
-
-def of_kernels(file):
-    """Whether its tests compute, and need no package of a bridge or another system's compiler."""
-    text = file.read_text(encoding="utf-8")
-    return bool(COMPUTES.search(text)) and not NEEDS.search(text)
-
-
-def pytest_ignore_collect(collection_path, config):
-    """With --kernels, leave out other files, without importing them."""
-    left_out = config.getoption("--kernels") and collection_path.suffix == ".py"
-    return True if left_out and not of_kernels(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,7 +25,8 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 # Leaves out tests that reach the same code as others: for src/ext arithmetic in hundreds of shapes,
 # for src/kernel what surrounds a call, and for both layers, models and documents.
 flags=(-O0 "${count[@]}")
-tests=(tests/guarantees/test_{array_libraries,errors,fast_call,faults,initial_state,interleave}.py
+tests=(tests/guarantees/test_{array_libraries,bad_input,bits,errors,fast_call,faults}.py
+    tests/guarantees/test_{initial_state,interleave,parts,values}.py
     tests/guarantees/test_{interrupts,isa,key_lengths,layout,memory,module,neighbours,packed}.py
     tests/guarantees/test_{segments,state,state_errors,step,streaming,ufuncs}.py
     tests/guarantees/test_{threads,threads_configuration,threads_interrupted}.py
@@ -34,9 +35,10 @@ tests=(tests/guarantees/test_{array_libraries,errors,fast_call,faults,initial_st
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/guarantees/test_{differential,errors,half,interleave,interrupts,key_lengths}.py
+    tests=(tests/guarantees/test_{bits,differential,errors,half,interleave,interrupts}.py
+        tests/guarantees/test_{key_lengths,parts,values}.py
         tests/guarantees/test_{packed,segments,state,step,threads,threads_interrupted}.py
-        tests/operators/test_{backward,conv_errors,conv_states,conv_values,delta,dplr}.py
+        tests/operators/test_{backward,conv_states,conv_values,delta,dplr}.py
         tests/operators/test_{feature_maps,forward,functions,gated,l2norm,log_decay,mapped}.py
         tests/operators/test_{mapped_rescaled,softmax}.py)
 fi

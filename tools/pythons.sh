@@ -13,9 +13,9 @@ cd "$(dirname "$0")/.."
 suite=${1:-testing} free=${2-}
 root=$PWD/build/pythons/$suite
 tests=(operators/test_{forward,backward,delta,gated,conv_values,conv_states}.py
-    guarantees/test_{half,errors,ufuncs}.py)
+    guarantees/test_{values,parts,half,errors,bad_input,ufuncs}.py)
 free_tests=(guarantees/test_{threads,threads_interrupted,interrupts,memory,interleave}.py
-    operators/test_{gated_delta,gated_delta_states}.py)
+    guarantees/test_bits.py operators/test_gated_delta.py)
 
 # Runs a command in /linattn of the root, with /proc and /dev mounted while it runs.
 inside() {

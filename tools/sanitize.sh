@@ -31,7 +31,7 @@ address)
         --deselect tests/guarantees/test_memory.py::test_beyond_the_arrays
         --deselect tests/guarantees/test_memory.py::test_stays_flat
         --deselect tests/operators/test_softmax.py::test_memory_is_linear
-        --deselect tests/operators/test_delta_gradients.py::test_memory
+        --deselect tests/operators/test_delta.py::test_memory
         --deselect tests/operators/test_gated_delta.py::test_memory
         --ignore tests/tools/test_build.py
         --ignore tests/torch/test_causal_conv1d.py

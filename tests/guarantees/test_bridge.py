@@ -11,6 +11,8 @@ import linattn
 from linattn._bridges import bridge
 from linattn._docs import templates
 
+pytestmark = pytest.mark.any_isa
+
 MODULE = "linattn_toy"
 TOY = bridge.Bridge(
     module=MODULE,

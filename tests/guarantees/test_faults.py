@@ -11,6 +11,7 @@ import pytest
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 pytestmark = [
+    pytest.mark.any_isa,
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD and glibc"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="something else is preloaded"),

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from isas import ISAS
 
+pytestmark = pytest.mark.any_isa
+
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
 @pytest.mark.parametrize("isa", ISAS)

@@ -20,6 +20,8 @@ import linattn.jax  # noqa: E402
 import linattn.torch.distributed  # noqa: E402
 from linattn.torch import fla  # noqa: E402
 
+pytestmark = pytest.mark.any_isa
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
 
 

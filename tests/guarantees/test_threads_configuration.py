@@ -5,6 +5,8 @@ import pytest
 import linattn
 from linattn._core import settings
 
+pytestmark = pytest.mark.any_isa
+
 
 def test_environment(interpreter):
     script = "import linattn; print(linattn.get_num_threads())"

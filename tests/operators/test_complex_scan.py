@@ -188,3 +188,24 @@ def test_the_operands_determine_the_dtype_of_gradients(given):
     for y, z in zip(grads, expected, strict=True):
         assert y.dtype == np.complex64
         np.testing.assert_array_equal(y, z)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, complex(0, np.nan)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_is_not_finite_in_complex_scans(bad, reverse):
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.uniform(0.1, 0.9, (70, 3)) * np.exp(2j) for name in ("a", "x")}
+    expected = linattn.linear_scan(**arrays, reverse=reverse)
+    for operand in arrays:
+        x = arrays[operand].copy()
+        x[33] = bad
+        h = linattn.linear_scan(**arrays | {operand: x}, reverse=reverse)
+        kept = slice(34, None) if reverse else slice(33)
+        np.testing.assert_array_equal(h[kept], expected[kept])
+
+
+def test_complex_numbers_of_no_tokens_and_no_channels():
+    for shape in ((0, 3), (5, 0), (2, 0, 3)):
+        x = np.zeros(shape, complex)
+        assert linattn.linear_scan(x, x).shape == shape
+        assert [y.shape for y in linattn.linear_scan_backward(x, x, x)] == [shape, shape]

@@ -5,12 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 from bounds import close, roundings
-from conv_cases import ACTIVATIONS, DTYPES, SIZES, check_backward, check_forward, make, wide
+from conv_cases import ACTIVATIONS, DTYPES, make
 from isas import ISAS
-from layouts import LAYOUTS
 
 import linattn
-from linattn.reference import conv as ref
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -50,65 +48,6 @@ def test_every_split(activation, dtype):
                 close(y, z, atol=roundings(20 * (w + 8), z))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_packed(dtype):
-    """Packed sequences are so many calls, to the bit; empty ones hand their state through."""
-    cuts = [0, 7, 7, 8, 40, 61]
-    x, weight, b, g, *_ = make(61, 35, 4, dtype=dtype)
-    rng = np.random.default_rng(3)
-    states, lasts = (rng.standard_normal((2, 5, 35, 3)).astype(dtype) for _ in range(2))
-    options = {"activation": "silu"}
-    o, ends = linattn.causal_conv1d(
-        x, weight, b, cu_seqlens=cuts, initial_state=states, return_state=True, **options
-    )
-    dx, dweight, dbias, dstates = linattn.causal_conv1d_backward(
-        x, weight, g, b, cu_seqlens=cuts, initial_state=states, grad_state=lasts, **options
-    )
-    sums = [0, 0]
-    for r in range(5):
-        part = slice(cuts[r], cuts[r + 1])
-        one, end = linattn.causal_conv1d(
-            x[:, part], weight, b, initial_state=states[:, r], return_state=True, **options
-        )
-        np.testing.assert_array_equal(o[:, part], one)
-        np.testing.assert_array_equal(ends[:, r], end)
-        y, *more, s = linattn.causal_conv1d_backward(
-            x[:, part], weight, g[:, part], b, initial_state=states[:, r],
-            grad_state=lasts[:, r], **options,
-        )  # fmt: skip
-        np.testing.assert_array_equal(dx[:, part], y)
-        np.testing.assert_array_equal(dstates[:, r], s)
-        sums = [a.astype(np.float64) + z for a, z in zip(map(np.asarray, sums), more, strict=True)]
-    for y, z in zip((dweight, dbias), sums, strict=True):
-        close(y, z, atol=roundings(16, y))
-    without = linattn.causal_conv1d(x, weight, b, cu_seqlens=cuts, **options)
-    close(without[:, 40:], linattn.causal_conv1d(x[:, 40:], weight, b, **options), atol=0)
-    dx, dweight = linattn.causal_conv1d_backward(x, weight, g, cu_seqlens=cuts)
-    expected = ref.causal_conv1d_backward(*wide(x, weight, g), cu_seqlens=cuts)
-    for y, z in zip((dx, dweight), expected, strict=True):
-        close(y, z.astype(dtype), atol=roundings(64, y))
-
-
-def test_steps_are_the_sequence():
-    for dtype, w in product(("float16", "float32", "float64"), (1, 2, 4, 11)):
-        x, weight, b, *_ = make(9, 20, w, lead=(2, 3), dtype=dtype)
-        whole, end = linattn.causal_conv1d(x, weight, b, activation="silu", return_state=True)
-        kept = np.zeros_like(end)
-        state = np.zeros_like(end)
-        for t in range(9):
-            before = state
-            o, state = linattn.causal_conv1d_step(x[..., t, :], weight, state, b, activation="silu")
-            np.testing.assert_array_equal(o, whole[..., t, :])
-            assert state is not before
-            o, same = linattn.causal_conv1d_step(
-                x[..., t, :], weight, kept, b, activation="silu", in_place=True
-            )
-            assert same is kept
-            np.testing.assert_array_equal(o, whole[..., t, :])
-            np.testing.assert_array_equal(kept, state)
-        np.testing.assert_array_equal(state, end)
-
-
 def spread(x, gap):
     """x with gaps between the numbers of its last axis."""
     out = np.zeros((*x.shape[:-1], x.shape[-1] * gap), x.dtype)[..., ::gap]
@@ -139,44 +78,6 @@ def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
                 np.testing.assert_array_equal(after, end)
 
 
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_instruction_sets(isa, name, dtype):
-    isa(name)
-    for size, activation in product(SIZES, ACTIVATIONS):
-        check_forward(linattn, *size, dtype, activation)
-        check_backward(linattn, *size, dtype, activation)
-
-
-def everything(x, weight, b, g, state, last):
-    o, s = linattn.causal_conv1d(
-        x, weight, b, activation="silu", initial_state=state, return_state=True
-    )
-    return (
-        o,
-        s,
-        *linattn.causal_conv1d_backward(
-            x, weight, g, b, activation="silu", initial_state=state, grad_state=last
-        ),
-    )
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_change_no_bit(threads, dtype):
-    for size in ((40000, 33, 4), (300, 700, 4), (2000, 64, 9)):
-        operands = make(*size, lead=(), dtype=dtype)
-        threads(1)
-        expected = everything(*operands)
-        cuts = [0, size[0] // 2, size[0]]
-        packed = linattn.causal_conv1d(*operands[:3], cu_seqlens=cuts)
-        for count in (2, 3, 7):
-            threads(count)
-            for y, z in zip(everything(*operands), expected, strict=True):
-                np.testing.assert_array_equal(y, z)
-            again = linattn.causal_conv1d(*operands[:3], cu_seqlens=cuts)
-            np.testing.assert_array_equal(again, packed)
-
-
 def test_large_results_have_the_same_bits():
     """16 MiB and more go past the cache, by whole vectors where these are aligned."""
     x, weight, b, *_ = make(9001, 520, 4, lead=(), dtype="float32")
@@ -188,20 +89,6 @@ def test_large_results_have_the_same_bits():
     out = np.empty(9001 * 520 + 3, np.float32)[3:].reshape(9001, 520)
     linattn.causal_conv1d(x, weight, b, activation="silu", out=out)
     np.testing.assert_array_equal(out, whole)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_change_no_bit(layout):
-    for size in ((37, 33, 4), (20, 64, 9)):
-        operands = make(*size, lead=(2, 3), dtype="float32")
-        expected = everything(*operands)
-        native = layout != "byte_swapped"  # states have to be of the very dtype
-        changed = [
-            LAYOUTS[layout](y) if y.ndim > 1 and (i < 4 or native) else y
-            for i, y in enumerate(operands)
-        ]
-        for y, z in zip(everything(*changed), expected, strict=True):
-            np.testing.assert_array_equal(y, z)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
@@ -242,11 +129,3 @@ def test_nan_stays_nan_in_bfloat16():
         o = linattn.causal_conv1d(x, weight, initial_state=state)
         np.testing.assert_array_equal(np.isnan(o[0]), np.isnan(state[:, 0]))
         assert np.isfinite(o[1:].astype(np.float32)).all()
-
-
-def test_out_may_overlap_an_operand():
-    x, weight, b, *_ = make(50, 40, 4)
-    expected = linattn.causal_conv1d(x, weight, b, activation="silu")
-    y = x.copy()
-    assert linattn.causal_conv1d(y, weight, b, activation="silu", out=y) is y
-    np.testing.assert_array_equal(y, expected)

@@ -1,13 +1,12 @@
-"""The delta rule against its twin: sizes, layouts, states, packed sequences, single tokens."""
+"""What only the delta rule does: strengths of every kind, memories that may grow."""
 
-from itertools import pairwise
+import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
-from bounds import DELTA_ROUNDINGS, check_delta, close, roundings
-from cases import DELTA_SIZES, DTYPES, MAPS, delta_case, make
-from layouts import LAYOUTS
+from bounds import DELTA_ROUNDINGS, close, roundings
+from cases import delta_case, make
 
 import linattn
 from linattn.reference import delta_rule as ref
@@ -15,123 +14,6 @@ from linattn.reference import maps
 
 #: Of either side, where two results of the same dtype are compared.
 ROUNDINGS = 2 * DELTA_ROUNDINGS
-CHANNELS = pytest.mark.parametrize("channels", [False, True])
-
-
-def assert_close(actual, expected):
-    """Gradients, each within the roundings of the largest entry of all."""
-    for x, y in zip(actual, expected, strict=True):
-        close(x, y, atol=roundings(ROUNDINGS, *expected))
-
-
-def tokens(operands, begin, end, channels):
-    """The operands of tokens [begin, end)."""
-    q, k, v, beta, g = operands
-    rows = (..., slice(begin, end), slice(None))
-    return q[rows], k[rows], v[rows], beta[rows if channels else rows[:-1]], g[rows]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@CHANNELS
-def test_sizes(dtype, channels):
-    for n, d, m in DELTA_SIZES:
-        check_delta(linattn, delta_case(n, d, m, channels=channels, dtype=dtype))
-
-
-@pytest.mark.parametrize("feature_map", MAPS)
-@CHANNELS
-def test_maps(feature_map, channels):
-    for dtype in DTYPES:
-        for n, d, m in [(5, 3, 2), (37, 17, 33), (70, 65, 66)]:
-            check_delta(linattn, delta_case(n, d, m, (2,), channels, feature_map, dtype))
-
-
-def test_map_objects():
-    """DPFP, whose features sum to 1, as the paper stabilises the rule; also token by token."""
-    phi, twin = linattn.feature_maps.DPFP(nu=2), maps.DPFP(nu=2)
-    *operands, g = make(delta_case(40, 6, 5, (2,), dtype="float64"))
-    options = {"scale": 0.5, "initial_state": linattn.State(np.ones((2, 24, 5)))}
-    o, state = linattn.delta(*operands, feature_map=phi, **options, return_state=True)
-    expected = ref.delta(*operands, feature_map=twin, **options)
-    close(o, expected, atol=roundings(ROUNDINGS, expected))
-    grads = linattn.delta_backward(*operands, g, feature_map=phi, **options)
-    wanted = ref.delta_backward(*operands, g, feature_map=twin, **options)
-    grads, wanted = (*grads[:4], grads[4].s), (*wanted[:4], wanted[4].s)
-    assert_close(grads, wanted)
-    q, k, v, beta = operands
-    now = options["initial_state"]
-    for i in range(40):
-        one = (x[:, i] for x in (q, k, v, beta))
-        o, now = linattn.delta_step(*one, now, feature_map=phi, scale=0.5)
-        close(o, expected[:, i], atol=roundings(ROUNDINGS, expected))
-    close(now.s, state.s, atol=roundings(ROUNDINGS, state.s))
-
-
-@CHANNELS
-def test_sixteen_bits(channels):
-    """Computed in float32, rounded once: what float32 gives for the same numbers."""
-    *operands, g = [x.astype("f2") for x in make(delta_case(70, 16, 24, (2,), channels))]
-    single = [x.astype("f4") for x in (*operands, g)]
-    o = linattn.delta(*operands)
-    np.testing.assert_array_equal(o, linattn.delta(*single[:4]).astype("f2"))
-    grads, expected = linattn.delta_backward(*operands, g), linattn.delta_backward(*single)
-    for x, y in zip(grads, expected, strict=True):
-        np.testing.assert_array_equal(x, y.astype("f2"))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-@CHANNELS
-def test_layouts(name, channels):
-    """No bit depends on strides, alignment or byte order."""
-    for dtype in DTYPES:
-        *operands, g = make(delta_case(37, 17, 21, (2, 3), channels, dtype=dtype))
-        moved = [LAYOUTS[name](x) for x in operands]
-        expected = linattn.delta(*operands)
-        np.testing.assert_array_equal(linattn.delta(*moved), expected)
-        out = LAYOUTS[name](np.zeros_like(expected))
-        if out.dtype.isnative and out.flags.writeable:
-            assert linattn.delta(*moved, out=out) is out
-            np.testing.assert_array_equal(out, expected)
-        grads = linattn.delta_backward(*moved, LAYOUTS[name](g))
-        for x, y in zip(grads, linattn.delta_backward(*operands, g), strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-def test_out_overlaps_an_operand():
-    q, k, v, beta, _ = make(delta_case(50, 16, 16))
-    expected = linattn.delta(q, k, v, beta)
-    for which in range(3):
-        operands = [q.copy(), k.copy(), v.copy()]
-        linattn.delta(*operands, beta, out=operands[which])
-        np.testing.assert_array_equal(operands[which], expected)
-
-
-def test_broadcasting():
-    """Leading axes of every operand, and gradients summed back to each."""
-    rng = np.random.default_rng(0)
-    n, d, m = 20, 4, 3
-    lead = {"q": (2, 1, 3), "k": (1, 3), "v": ()}
-    q, k, v = (
-        rng.uniform(-0.5, 0.5, (*lead[name], n, size))
-        for name, size in (("q", d), ("k", d), ("v", m))
-    )
-    for shape in ((n,), (5, 1, n), (1, 1, 1, n, m), (2, 5, 1, n, 1)):
-        beta = rng.uniform(0, 1, shape)
-        channels = beta if beta.ndim == q.ndim else beta[..., None]
-        batch = np.broadcast_shapes((2, 1, 3), channels.shape[:-2])
-        full = np.broadcast_to(channels, (*batch, n, m))
-        expected = ref.delta(q, k, v, full)
-        close(linattn.delta(q, k, v, beta), expected, atol=roundings(ROUNDINGS, expected))
-        g = rng.standard_normal(expected.shape)
-        grads = linattn.delta_backward(q, k, v, beta, g)
-        twin = ref.delta_backward(q, k, v, full, g)
-        assert_close(grads[:3], twin[:3])
-        padded = (1,) * (5 - channels.ndim) + channels.shape
-        axes = tuple(i for i, size in enumerate(padded) if size == 1)
-        assert grads[3].shape == beta.shape
-        # Every term of the sum is off by roundings of the largest.
-        count = ROUNDINGS * full.size / beta.size
-        close(grads[3].ravel(), twin[3].sum(axes).ravel(), atol=roundings(count, twin[3]))
 
 
 def test_beta_by_its_axes():
@@ -146,113 +28,6 @@ def test_beta_by_its_axes():
     square = linattn.delta(q[0], k[0], v[0], beta)  # (n, m), though it could be (batch, n)
     expected = ref.delta(q[0], k[0], v[0], beta)
     close(square, expected, atol=roundings(ROUNDINGS, expected))
-
-
-@CHANNELS
-def test_split_anywhere(channels):
-    """A sequence cut at t goes on from its state; and so does the gradient, backwards."""
-    n, case = 50, delta_case(50, 6, 5, (2,), channels, dtype="float64")
-    operands = make(case)
-    whole, last = linattn.delta(*operands[:4], **case.options, return_state=True)
-    assert last.z is None
-    grads = linattn.delta_backward(*operands, **case.options)
-    for t in range(n + 1):
-        *first, g0 = tokens(operands, 0, t, channels)
-        *second, g1 = tokens(operands, t, n, channels)
-        o0, state = linattn.delta(*first, **case.options, return_state=True)
-        start = {**case.options, "initial_state": state}
-        o1, end = linattn.delta(*second, **start, return_state=True)
-        close(np.concatenate([o0, o1], -2), whole, atol=roundings(ROUNDINGS, whole))
-        close(end.s, last.s, atol=roundings(ROUNDINGS, last.s))
-        *late, between = linattn.delta_backward(*second, g1, **start)
-        *early, none = linattn.delta_backward(*first, g0, **case.options, grad_state=between)
-        assert none.z is None
-        axes = (-2, -2, -2, -1 - channels)
-        parts = [np.concatenate(x, axis) for *x, axis in zip(early, late, axes, strict=True)]
-        assert_close(parts, grads)
-
-
-@CHANNELS
-def test_packed_sequences(channels):
-    case = delta_case(90, 7, 6, (2,), channels, dtype="float64")
-    *operands, g = arrays = make(case)
-    bounds = np.array([0, 1, 1, 17, 50, 50, 90])
-    rng = np.random.default_rng(1)
-    start, last = (
-        linattn.State(rng.standard_normal((2, len(bounds) - 1, case.d, case.m))) for _ in "ab"
-    )
-    options = {**case.options, "cu_seqlens": bounds, "initial_state": start}
-    o, state = linattn.delta(*operands, **options, return_state=True)
-    *grads, ds = linattn.delta_backward(*operands, g, **options, grad_state=last)
-    for r, (begin, end) in enumerate(pairwise(bounds)):
-        *some, cotangent = tokens(arrays, begin, end, channels)
-        alone = {**case.options, "initial_state": linattn.State(start.s[:, r])}
-        expected, final = linattn.delta(*some, **alone, return_state=True)
-        np.testing.assert_array_equal(o[:, begin:end], expected)
-        np.testing.assert_array_equal(state.s[:, r], final.s)
-        *few, first = linattn.delta_backward(
-            *some, cotangent, **alone, grad_state=linattn.State(last.s[:, r])
-        )
-        for x, y in zip(grads, few, strict=True):
-            np.testing.assert_array_equal(x[:, begin:end], y)
-        np.testing.assert_array_equal(ds.s[:, r], first.s)
-
-
-@CHANNELS
-def test_key_lengths(channels):
-    """What lies past them may hold anything, and its gradient is 0."""
-    case = delta_case(40, 5, 6, (4,), channels, dtype="float64")
-    *operands, g = make(case)
-    lengths = np.array([0, 13, 16, 40])
-    initial = linattn.State(np.random.default_rng(2).standard_normal((4, 5, 6)))
-    options = {**case.options, "key_lengths": lengths, "initial_state": initial}
-    expected, end = ref.delta(*operands, **options, return_state=True)
-    *twin, ds = ref.delta_backward(*operands, g, **options)
-    bad = [x.copy() for x in operands]
-    for head, length in enumerate(lengths):
-        for x in bad[1:]:
-            x[head, length:] = np.nan
-    o, state = linattn.delta(*bad, **options, return_state=True)
-    close(o, expected, atol=roundings(ROUNDINGS, expected))
-    close(state.s, end.s, atol=roundings(ROUNDINGS, end.s))
-    *grads, start = linattn.delta_backward(*bad, g, **options)
-    assert_close((*grads, start.s), (*twin, ds.s))
-    for head, length in enumerate(lengths):
-        assert not any(x[head, length:].any() for x in grads[1:])
-
-
-@pytest.mark.parametrize("feature_map", MAPS)
-@CHANNELS
-def test_step(feature_map, channels):
-    """Token by token, in place or not, it is the same as all at once."""
-    for dtype in DTYPES:
-        for d, m in [(5, 3), (64, 64), (17, 70)]:
-            case = delta_case(20, d, m, (2,), channels, feature_map, dtype)
-            q, k, v, beta, _ = make(case)
-            wide = (x.astype(np.longdouble) for x in (q, k, v, beta))
-            expected, last = ref.delta(*wide, **case.options, return_state=True)
-            allowed = roundings(DELTA_ROUNDINGS, expected, dtype=dtype)
-            state = linattn.State(np.zeros((2, d, m), dtype))
-            mine = linattn.State(np.zeros((2, d, m), dtype))
-            for i in range(case.n):
-                one = (q[:, i], k[:, i], v[:, i], beta[:, i])
-                o, state = linattn.delta_step(*one, state, **case.options)
-                same, kept = linattn.delta_step(*one, mine, **case.options, in_place=True)
-                np.testing.assert_array_equal(o, same)
-                assert kept is mine
-                close(o, expected[:, i], atol=allowed)
-            np.testing.assert_array_equal(state.s, mine.s)
-            close(state.s, last.s, atol=roundings(DELTA_ROUNDINGS, last.s, dtype=dtype))
-
-
-def test_step_at_any_stride():
-    q, k, v, beta, _ = (x[:, 0] for x in make(delta_case(1, 9, 7, (2,), True)))
-    s = np.random.default_rng(0).standard_normal((2, 9, 7)).astype("f4")
-    expected, end = linattn.delta_step(q, k, v, beta, linattn.State(s))
-    turned = linattn.State(np.ascontiguousarray(s.mT).mT)
-    o, state = linattn.delta_step(q[..., ::-1][..., ::-1], k, v, beta, turned, in_place=True)
-    close(o, expected, atol=roundings(ROUNDINGS, expected))
-    close(state.s, end.s, atol=roundings(ROUNDINGS, end.s))
 
 
 def test_step_takes_a_number():
@@ -277,18 +52,6 @@ def test_steps_of_16_bits_take_a_number(dtype):
         assert o.dtype == dtype
     expected = linattn.delta_step(q, q, q, dtype(0.1), state)[0]
     np.testing.assert_array_equal(linattn.delta_step(q, q, q, 0.1, state)[0], expected)
-
-
-def test_nothing_to_do():
-    for n, d, m in [(0, 4, 3), (5, 0, 3), (5, 4, 0)]:
-        q, v = np.ones((2, n, d)), np.ones((2, n, m))
-        for beta in (np.ones((2, n)), np.ones((2, n, m))):
-            o, state = linattn.delta(q, q, v, beta, return_state=True)
-            assert o.shape == v.shape and state.s.shape == (2, d, m)
-            assert not o.any() or (d and m)
-            grads = linattn.delta_backward(q, q, v, beta, v)
-            assert [x.shape for x in grads] == [q.shape, q.shape, v.shape, beta.shape]
-            assert not any(x.any() for x in grads)
 
 
 def test_ufuncs():
@@ -328,3 +91,101 @@ def test_a_strength_a_head_in_place():
     assert same is state
     np.testing.assert_array_equal(again, o)
     np.testing.assert_array_equal(state.s, end.s)
+
+
+def test_one_channel_keeps_to_itself():
+    """Columns of the values never meet."""
+    case = delta_case(70, 16, 40, (), True)
+    q, k, v, beta, _ = make(case)
+    clean = linattn.delta(q, k, v, beta)
+    v[20, 3] = beta[33, 17] = np.nan
+    o = linattn.delta(q, k, v, beta)
+    rest = [i for i in range(40) if i not in (3, 17)]
+    np.testing.assert_array_equal(o[:, rest], clean[:, rest])
+    assert np.isnan(o[20:, 3]).all() and np.isnan(o[33:, 17]).all()
+
+
+def test_divergence_is_causal():
+    """Keys of norm 30 blow the memory up: inf or NaN, from some token on, and no hang."""
+    case = delta_case(400, 16, 8, dtype="float32")
+    q, k, v, beta, g = make(case)
+    calm = linattn.delta(q, k, v, beta)
+    k[100:] *= 30
+    with np.errstate(all="ignore"):
+        o = linattn.delta(q, k, v, beta + 1)
+        mixed = linattn.delta(q, k, v, beta)
+        grads = linattn.delta_backward(q, k, v, beta, g)
+    np.testing.assert_array_equal(mixed[:100], calm[:100])
+    assert not np.isfinite(mixed[-1]).any() and not np.isfinite(o[-1]).any()
+    assert np.isfinite(grads[0][:100]).all()  # the past's queries read the past
+
+
+def test_long_sequence_stays_bounded():
+    """65,536 unit keys in float32, against float64, within 1e-4 of the largest entry."""
+    rng = np.random.default_rng(4)
+    n, d, m = 65536, 32, 16
+    q, k = rng.standard_normal((2, n, d)).astype("f4")
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    v, beta = rng.standard_normal((n, m)).astype("f4"), rng.uniform(0, 1, n).astype("f4")
+    o, state = linattn.delta(q, k, v, beta, return_state=True)
+    wide, end = linattn.delta(*(x.astype("f8") for x in (q, k, v, beta)), return_state=True)
+    few = slice(0, 2000)
+    exact = ref.delta(q[few], k[few], v[few], beta[few])
+    close(wide[few], exact, atol=roundings(2 * DELTA_ROUNDINGS, exact))
+    assert abs(o - wide).max() <= 1e-4 * abs(wide).max()
+    assert abs(state.s - end.s).max() <= 1e-4 * abs(end.s).max()
+
+
+def test_one_number_for_all_channels():
+    """beta (..., n, 1), and with leading axes that the others lack: in kernel and twin alike."""
+    case = delta_case(7, 3, 4, (2,), False, "elu", "float64")
+    q, k, v, beta, g = make(case)
+    alone = ref.delta_backward(q, k, v, beta, g, feature_map="elu")
+    for one in (beta[..., None], np.stack([beta, 2 * beta])[..., None], beta[:1, :, None]):
+        wide = np.broadcast_to(g, (*one.shape[:-3], 2, 7, 4))
+        options = {"feature_map": "elu"}
+        grads = linattn.delta_backward(q, k, v, one, wide, **options)
+        expected = ref.delta_backward(q, k, v, one, wide, **options)
+        for x, y in zip(grads, expected, strict=True):
+            assert x.shape == y.shape
+            close(x, y, atol=1e-12 * abs(y).max(), rtol=1e-12)
+        if one.shape[:-1] == beta.shape:
+            np.testing.assert_array_equal(expected[3][..., 0], alone[3])
+
+
+def test_zero_strength():
+    """Where nothing is written the error at the key still is beta's gradient."""
+    case = delta_case(40, 5, 4, dtype="float64")
+    q, k, v, beta, g = make(case)
+    beta[::3] = 0
+    grads = linattn.delta_backward(q, k, v, beta, g, **case.options)
+    twin = ref.delta_backward(q, k, v, beta, g, **case.options)
+    assert grads[3][::3].all()
+    for x, y in zip(grads, twin, strict=True):
+        close(x, y, atol=roundings(ROUNDINGS, *twin))
+
+
+SCRIPT = """
+import resource, sys
+import linattn, numpy as np
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+n, d = 2**18, 64
+q, v, g = (np.full((n, d), 0.125, "f4") for _ in range(3))
+beta = np.full(n, 0.5, "f4")
+few = slice(3000)
+linattn.delta_backward(q[few], q[few], v[few], beta[few], g[few])
+before = peak()
+result = linattn.delta_backward(q, q, v, beta, g)
+print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
+def test_memory(interpreter):
+    """The square root of the chunks, not the states of all tokens, nor of all chunks (256 MiB)."""
+    stdout, _ = interpreter(SCRIPT)
+    assert float(stdout) <= 8

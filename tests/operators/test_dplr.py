@@ -6,7 +6,6 @@ from gated_calls import both, forward
 from rules import DPLR, GATED_DELTA, compare, make
 
 import linattn
-from linattn import State
 from linattn.reference import gated_rules
 
 
@@ -66,51 +65,3 @@ def test_axes_of_lengths_say_nothing_of_the_gate():
     for module in (linattn, gated_rules):
         o = module.dplr(*operands, key_lengths=lengths)
         compare({"o": o}, {"o": expected})
-
-
-GOOD = {
-    "q": np.ones((2, 5, 4)), "k": np.ones((2, 5, 4)), "v": np.ones((2, 5, 3)),
-    "a": np.ones((2, 5, 4)), "b": np.ones((2, 5, 4)), "g": np.zeros((2, 5)),
-    "grad_out": np.ones((2, 5, 3)),
-}  # fmt: skip
-
-
-def refuse(operator, error, *words, **changed):
-    """The call fails, and its message holds every word."""
-    given = {**GOOD, **changed}
-    if operator == "dplr":
-        del given["grad_out"]
-    with pytest.raises(error) as caught:
-        getattr(linattn, operator)(**given)
-    for word in (f"{operator}: ", *words):
-        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
-
-
-@pytest.mark.parametrize("operator", ["dplr", "dplr_backward"])
-def test_bad_input(operator):
-    for shape in [(), (2, 4), (2, 5, 3), (5, 4), (2, 3)]:
-        refuse(operator, ValueError, "g has", str(shape), "(..., 5)", "(..., 5, 4)",
-               g=np.ones(shape))  # fmt: skip
-    for name in ("a", "b"):
-        for shape in [(2, 5), (2, 5, 3), (2, 4, 4), (4,)]:
-            refuse(operator, ValueError, f"{name} has", str(shape), "(..., 5, 4)",
-                   **{name: np.ones(shape)})  # fmt: skip
-        refuse(operator, TypeError, name, "complex", **{name: np.ones((2, 5, 4), complex)})
-    refuse(operator, ValueError, "k has", "(2, 5, 9)", k=np.ones((2, 5, 9)))
-    refuse(operator, ValueError, "scale", scale=np.inf)
-    refuse(operator, ValueError, "cu_seqlens", cu_seqlens=[0, 4])
-    refuse(operator, ValueError, "initial_state.z",
-           initial_state=State(np.zeros((2, 4, 3)), np.zeros((2, 4))))  # fmt: skip
-
-
-def test_bad_step():
-    good = {name: x[:, 0] for name, x in GOOD.items() if name != "grad_out"}
-    good["state"] = State(np.zeros((2, 4, 3)))
-    for words, changed in [
-        (("g has", "(2, 3)", "(..., 4)"), {"g": np.ones((2, 3))}),
-        (("a has", "(2, 3)", "(..., 4)"), {"a": np.ones((2, 3))}),
-        (("state.s", "(2, 3, 4)"), {"state": State(np.zeros((2, 3, 4)))}),
-    ]:
-        with pytest.raises(ValueError) as caught:
-            linattn.dplr_step(**{**good, **changed})
-        assert all(word in str(caught.value) for word in ("dplr_step: ", *words)), caught.value

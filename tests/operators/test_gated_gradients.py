@@ -4,51 +4,12 @@ import sys
 
 import numpy as np
 import pytest
-from bounds import close, roundings
+from bounds import close
 from gated_calls import both, oracle
-from gates import KINDS, ROUNDINGS, Case, compare, make
+from gates import KINDS, Case, compare, make
 
 import linattn
-from linattn import State
 from linattn.reference import gated_attention as ref
-
-STEP = 1e-30
-
-
-def slope(case, arrays, directions, first=None, last=None, state_direction=None):
-    """Derivative of ``sum(grad_out o) + sum(last s)`` along `directions`, by one complex step."""
-    moved = {name: x + 1j * STEP * directions[name] for name, x in arrays.items()}
-    c = moved.pop("grad_out").real
-    options = {"scale": case.scale, "feature_map": case.feature_map}
-    if first is not None:
-        options["initial_state"] = State(first.s + 1j * STEP * state_direction, None)
-    o, end = ref.gated(**moved, **options, return_state=True)
-    total = (c * o).sum() + (0 if last is None else (last.s * end.s).sum())
-    return total.imag / STEP
-
-
-def directions(rng, arrays):
-    """A random one for each operand but the cotangent."""
-    return {
-        name: 0 * x if name == "grad_out" else rng.standard_normal(x.shape)
-        for name, x in arrays.items()
-    }  # fmt: skip
-
-
-@KINDS
-def test_every_entry_by_complex_step(channels, bonus):
-    case = Case(6, 3, 2, (), channels, bonus, "growing", "elu", "float64")
-    arrays = make(case)
-    grads = both(linattn, case, arrays)
-    for name, x in arrays.items():
-        if name == "grad_out":
-            continue
-        grad = grads[f"d{name}"]
-        for index in np.ndindex(x.shape):
-            t = {key: np.zeros(y.shape) for key, y in arrays.items()}
-            t[name][index] = 1
-            expected = slope(case, arrays, t)
-            close(grad[index], expected, atol=roundings(2 * ROUNDINGS["gradients"], grad))
 
 
 def test_one_number_for_all_channels():
@@ -91,28 +52,6 @@ def test_memory(interpreter):
     """The square root of the chunks, not the states of all tokens, nor of all chunks (256 MiB)."""
     stdout, _ = interpreter(SCRIPT)
     assert float(stdout) <= 8
-
-
-GARBAGE = """
-import linattn
-from gated_calls import states
-from gates import Case, check
-from linattn import _linattn
-_linattn.poison_scratch(255)
-for n, d, m in [(1, 1, 1), (37, 17, 5), (33, 16, 32), (70, 65, 66), (130, 200, 8)]:
-    for channels in (False, True):
-        for bonus in (False, True):
-            for isa in linattn._core.settings.available_isas():
-                linattn.set_isa(isa)
-                for dtype in ("float32", "float64"):
-                    case = Case(n, d, m, (), channels, bonus, "resets", dtype=dtype)
-                    first, last = states(case)
-                    check(linattn, case, initial_state=first, grad_state=last)
-"""
-
-
-def test_scratch_is_written_before_it_is_read(interpreter):
-    interpreter(GARBAGE)
 
 
 # --- the bound itself ----------------------------------------------------------------------------

@@ -4,17 +4,13 @@ Bounds are those of the equations: the twin runs on absolute values, and beside 
 how many roundings of its terms it may be off.
 """
 
-from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
-import adjoint
 import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
-from layouts import LAYOUTS
-from scan_cases import UNIT, M, R, assert_close, doubled, linear, selective, wide
-from states import flat
+from scan_cases import UNIT, assert_close, doubled, linear, selective, wide
 
 import linattn
 from linattn import State
@@ -23,7 +19,6 @@ from linattn.reference import scan as ref
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5), (129, 65, 8)]
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
-CUTS = [0, 3, 3, 40, 70]
 
 
 # --- values ------------------------------------------------------------------------------
@@ -80,31 +75,6 @@ def test_bound_of_slow_decays(slow):
     close(heads, exact, rtol=8 * UNIT["float32"], atol=0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
-@pytest.mark.parametrize("given", [*product((False, True), repeat=3)], ids=str)
-def test_selective_scan(given, dtype):
-    for (n, m, r), softplus in product(SIZES, (False, True)):
-        operands, more, grad_out, state = selective(n, m, r, dtype=dtype)
-        options = {x: y for (x, y), chosen in zip(more.items(), given, strict=True) if chosen}
-        flags = {"softplus": softplus}
-        result = linattn.selective_scan(
-            *operands, **options, **flags, initial_state=state, return_state=True
-        )
-        expected = ref.selective_scan(
-            *doubled(operands), **doubled(options), **flags, initial_state=doubled(state),
-            return_state=True,
-        )  # fmt: skip
-        assert_close(result, expected, dtype, 16 * (r + 4))
-        result = linattn.selective_scan_backward(
-            *operands, grad_out, **options, **flags, initial_state=state, grad_state=state
-        )
-        expected = ref.selective_scan_backward(
-            *doubled(operands), doubled(grad_out), **doubled(options), **flags,
-            initial_state=doubled(state), grad_state=doubled(state),
-        )  # fmt: skip
-        assert_close(result, expected, dtype, 16 * (n + m + r + 4))
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_all_axes_of_linear_scan_broadcast(shape, swapped):
@@ -133,86 +103,7 @@ def test_a_python_number_does_not_change_the_dtype():
 # --- gradients -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_linear_scan_is_the_adjoint(log, reverse):
-    rng = np.random.default_rng(1)
-    a, x, grad_out, _ = linear(log=log)
-    options = {"log": log, "reverse": reverse, "cu_seqlens": CUTS}
-    first, last = (State(rng.standard_normal((2, 4, M))) for _ in range(2))
-    f = lambda a, x, s: ref.linear_scan(  # noqa: E731
-        a, x, **options, initial_state=s, return_state=True
-    )
-    grads = linattn.linear_scan_backward(
-        a, x, grad_out, **options, initial_state=first, grad_state=last
-    )
-    adjoint.check(f, [a, x, first.s], [grad_out, last.s], grads, rng)
-
-
-@pytest.mark.parametrize("softplus", [False, True])
-@pytest.mark.parametrize("parts", [{}, {"cu_seqlens": CUTS}, {"key_lengths": [9, 70]}], ids=str)
-def test_selective_scan_is_the_adjoint(softplus, parts):
-    rng = np.random.default_rng(1)
-    operands, more, grad_out, _ = selective()
-    packed = (4,) * ("cu_seqlens" in parts)
-    first, last = (State(rng.standard_normal((2, *packed, M, R))) for _ in range(2))
-
-    def f(*moved):
-        options = dict(zip(more, moved[5:8], strict=True))
-        return ref.selective_scan(
-            *moved[:5], **options, softplus=softplus, **parts, initial_state=moved[8],
-            return_state=True,
-        )  # fmt: skip
-
-    grads = linattn.selective_scan_backward(
-        *operands, grad_out, **more, softplus=softplus, **parts, initial_state=first,
-        grad_state=last,
-    )  # fmt: skip
-    leaves = [*operands, *more.values(), first.s]
-    adjoint.check(f, leaves, [grad_out, last.s], grads, rng)
-
-
-def test_gradients_are_central_differences():
-    operands, more, grad_out, _ = selective(9, 3, 2, lead=())
-    names = ["x", "dt", "A", "B", "C", *more]
-    arrays = dict(zip(names, [*operands, *more.values()], strict=True))
-    grads = linattn.selective_scan_backward(**arrays, grad_out=grad_out, softplus=True)
-    for name, grad in zip(names, grads, strict=True):
-        t = np.random.default_rng(2).standard_normal(grad.shape)
-        up, down = (
-            (grad_out * linattn.selective_scan(
-                **arrays | {name: arrays[name] + e * t}, softplus=True)).sum()
-            for e in (1e-6, -1e-6)
-        )  # fmt: skip
-        assert abs((up - down) / 2e-6 - (grad * t).sum()) < 1e-7, name
-
-
 # --- sequences, states, layouts ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_packed_sequences_are_those_alone(reverse):
-    a, x, grad_out, _ = linear()
-    options = {"reverse": reverse}
-    first = State(np.random.default_rng(3).standard_normal((2, 4, M)))
-    h, end = linattn.linear_scan(
-        a, x, **options, cu_seqlens=CUTS, initial_state=first, return_state=True
-    )
-    grads = linattn.linear_scan_backward(
-        a, x, grad_out, **options, cu_seqlens=CUTS, initial_state=first, grad_state=first
-    )
-    for i, (begin, stop) in enumerate(pairwise(CUTS)):
-        rows, alone = (..., slice(begin, stop), slice(None)), State(first.s[:, i])
-        one, last = linattn.linear_scan(
-            a[rows], x[rows], **options, initial_state=alone, return_state=True
-        )
-        np.testing.assert_array_equal(h[rows], one)
-        np.testing.assert_array_equal(end.s[:, i], last.s)
-        own = linattn.linear_scan_backward(
-            a[rows], x[rows], grad_out[rows], **options, initial_state=alone, grad_state=alone
-        )
-        for y, z in zip((grads[0][rows], grads[1][rows], grads[2].s[:, i]), flat(own), strict=True):
-            np.testing.assert_array_equal(y, z)
 
 
 def test_reverse_is_the_other_order():
@@ -263,97 +154,6 @@ def test_states_stay_past_the_last_key():
     y, end = linattn.selective_scan(*operands, **more, **options, initial_state=state)
     expected = ref.selective_scan(*operands, **more, **options, initial_state=state.s)
     assert_close((y, end), expected, "f8", 64)
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
-def test_steps(dtype, in_place):
-    operands, more, _, state = selective(6, dtype=dtype)
-    x, dt, A, B, C = operands
-    y, end = linattn.selective_scan(
-        *operands, **more, softplus=True, initial_state=state, return_state=True
-    )
-    now = State(state.s.copy())
-    for i in range(6):
-        token = x[:, i], dt[:, i], A, B[:, i], C[:, i]
-        options = more | {"z": more["z"][:, i]}
-        one, after = linattn.selective_scan_step(
-            *token, now, **options, softplus=True, in_place=in_place
-        )
-        assert (after.s is now.s) is in_place
-        assert_close(one, y[:, i].astype("f8"), dtype, 16)
-        now = after
-    assert_close(now, doubled(end), dtype, 16)
-    a, x, _, state = linear(6, dtype=dtype)
-    h = linattn.linear_scan(a, x, initial_state=state)
-    for i in range(6):
-        one, state = linattn.linear_scan_step(a[:, i], x[:, i], state, in_place=in_place)
-        assert_close(one, h[:, i].astype("f8"), dtype, 4)
-
-
-def test_cut_and_resumed():
-    operands, more, _, _ = selective()
-    x, dt, A, B, C = operands
-    y, end = linattn.selective_scan(*operands, **more, return_state=True)
-    state, parts = None, []
-    for begin, stop in pairwise(CUTS):
-        rows = (slice(None), slice(begin, stop))
-        part, state = linattn.selective_scan(
-            x[rows], dt[rows], A, B[rows], C[rows], **more | {"z": more["z"][rows]},
-            initial_state=state, return_state=True,
-        )  # fmt: skip
-        parts.append(part)
-    assert_close((np.concatenate(parts, 1), state), (y, end), "f8", 64)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_and_threads_change_no_bit(layout):
-    operands, more, grad_out, _ = selective(dtype="f4")
-    a, x, g, _ = linear(dtype="f4")
-    calls = [
-        (partial(linattn.selective_scan, **more), operands),
-        (partial(linattn.selective_scan_backward, **more), [*operands, grad_out]),
-        (linattn.linear_scan, [a, x]),
-        (partial(linattn.linear_scan, reverse=True), [a, x]),
-        (partial(linattn.linear_scan_backward, reverse=True), [a, x, g]),
-    ]
-    before = linattn.get_num_threads()
-    for f, arrays in calls:
-        plain = flat(f(*arrays))
-        try:
-            linattn.set_num_threads(3)
-            moved = flat(f(*(LAYOUTS[layout](y) for y in arrays)))
-        finally:
-            linattn.set_num_threads(before)
-        for y, z in zip(plain, moved, strict=True):
-            np.testing.assert_array_equal(y, z)
-
-
-def test_out_may_overlap():
-    a, x, *_ = linear(dtype="f4")
-    expected = linattn.linear_scan(a, x)
-    assert linattn.linear_scan(a, x, out=x) is x
-    np.testing.assert_array_equal(x, expected)
-    operands, more, *_ = selective(dtype="f4")
-    expected = linattn.selective_scan(*operands, **more)
-    np.testing.assert_array_equal(
-        linattn.selective_scan(*operands, **more, out=operands[1]), expected
-    )
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_the_future_changes_no_bit(value, reverse):
-    a, x, *_ = linear(dtype="f4")
-    h = linattn.linear_scan(a, x, reverse=reverse)
-    rows, kept = (slice(31), slice(31, None)) if reverse else (slice(31, None), slice(31))
-    a[:, rows] = x[:, rows] = value
-    np.testing.assert_array_equal(linattn.linear_scan(a, x, reverse=reverse)[:, kept], h[:, kept])
-    operands, more, *_ = selective(dtype="f4")
-    y = linattn.selective_scan(*operands, **more)
-    for z in (operands[0], operands[1], operands[3], operands[4], more["z"]):
-        z[:, 31:] = value
-    np.testing.assert_array_equal(linattn.selective_scan(*operands, **more)[:, :31], y[:, :31])
 
 
 def test_growing_states_are_allowed():

@@ -10,15 +10,18 @@ import pytest
 import recipes
 
 MAP_TESTS = (
+    "guarantees/test_values.py",
     "guarantees/test_causality.py", "guarantees/test_numerics.py", "guarantees/test_packed.py",
     "guarantees/test_reference.py", "guarantees/test_segments.py", "guarantees/test_state.py",
     "guarantees/test_step.py", "guarantees/test_twin.py", "guarantees/test_ufuncs.py",
-    "operators/test_backward.py", "operators/test_delta.py", "operators/test_delta_rules.py",
+    "operators/test_backward.py", "operators/test_delta.py",
     "operators/test_feature_maps.py", "operators/test_forward.py", "operators/test_gated.py",
-    "operators/test_gated_delta.py", "operators/test_gated_rules.py", "operators/test_mapped.py",
+    "operators/test_gated_delta.py", "operators/test_mapped.py",
     "operators/test_mapped_rescaled.py",
 )  # fmt: skip
 RECURRENCE_TESTS = (
+    "guarantees/test_bad_input.py", "guarantees/test_bits.py", "guarantees/test_parts.py",
+    "guarantees/test_values.py",
     "guarantees/test_adjoint.py", "guarantees/test_bridge.py", "guarantees/test_differential.py",
     "guarantees/test_initial_state.py", "guarantees/test_memory.py", "guarantees/test_module.py",
     "guarantees/test_promotion.py", "guarantees/test_properties.py", "guarantees/test_scratch.py",

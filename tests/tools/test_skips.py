@@ -1,4 +1,4 @@
-"""The options of the tests: --listed-skips, and --kernels, which chooses files."""
+"""The option --listed-skips: a skip that is not listed is a failure."""
 
 import os
 import shutil
@@ -45,26 +45,3 @@ def test_skips(tmp_path, options, ends):
         env={**os.environ, "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     assert done.stdout.splitlines()[-1].startswith(ends), done.stdout
-
-
-def test_files_of_the_kernels(pytestconfig):
-    """Those of every recurrence, and none of a bridge."""
-    conftest = pytestconfig.pluginmanager.get_plugin(str(HERE / "conftest.py"))
-    found = [file for file in HERE.glob("*/test_*.py") if conftest.of_kernels(file)]
-    names = {file.stem for file in found}
-    recurrences = "gated_delta", "gated_delta_states", "scan", "complex_scan", "mlstm", "wkv"
-    kernels = "twin", "half", "linear_scan_kernels", "selective_scan_kernels", "fused_steps"
-    assert {f"test_{x}" for x in (*recurrences, *kernels)} <= names
-    assert not {file.parent.name for file in found} & {"torch", "fla"}
-
-
-def test_kernels_alone(tmp_path):
-    shutil.copy(HERE / "conftest.py", tmp_path)
-    for name, first in {"a": "import numpy", "b": "import torch, numpy", "c": "import os"}.items():
-        (tmp_path / f"test_{name}.py").write_text(f"{first}\ndef test():\n    pass\n")
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--kernels", "--collect-only"]
-    done = subprocess.run(
-        [sys.executable, *command, "-n", "0", f"--rootdir={tmp_path}", tmp_path], cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert [x for x in done.stdout.splitlines() if "::" in x] == ["test_a.py::test"]

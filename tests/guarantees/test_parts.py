@@ -1,0 +1,144 @@
+"""Sequences in parts: cut anywhere, packed, shorter than their arrays, and token by token."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from bounds import close, roundings
+from states import assert_same, flat
+from table import CASES, ROUNDINGS, allowed, apply, rows, same
+
+from linattn import reference
+from linattn._call.recurrence import RECURRENCES
+
+N = 70
+EACH = pytest.mark.parametrize("case", CASES, ids=str)
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+#: Those whose keys can end before the arrays do.
+WITH_LENGTHS = [x for x in CASES if x.name not in ("linear_scan", "causal_conv1d")]
+
+
+def per_token(case):
+    """The operands of tokens; the gradients of the others are sums over them."""
+    return [x for x in case.letters if case.letters[x][0] == "n"]
+
+
+@EACH
+@DTYPES
+@pytest.mark.parametrize("t", [0, 1, 16, 33, 64, N])
+def test_a_cut_anywhere(case, dtype, t):
+    """A sequence continues from its state, and its gradients from those of the state."""
+    operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
+    start, grad = (case.state((2,), dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
+    parts = [case.tokens(operands, 0, t), case.tokens(operands, t, N)]
+    o, last = case.forward(operands, initial_state=start)
+    first, state = case.forward(parts[0], initial_state=start)
+    second, end = case.forward(parts[1], initial_state=state)
+    whole = [second, first] if case.reverse else [first, second]
+    close(np.concatenate(whole, -2), o, atol=allowed(o, *flat(last)))
+    for x, y in zip(flat(end), flat(last), strict=True):
+        close(x, y, atol=allowed(o, *flat(last)))
+    *expected, dstart = case.backward(operands, initial_state=start, grad_state=grad)
+    *late, dstate = case.backward(parts[1], initial_state=state, grad_state=grad)
+    *early, dfirst = case.backward(parts[0], initial_state=start, grad_state=dstate)
+    atol = allowed(*expected, *flat(dstart))
+    for name, x, y, z in zip(case.letters, early, late, expected, strict=True):
+        pair = [y, x] if case.reverse else [x, y]
+        joined = np.concatenate(pair, 1) if name in per_token(case) else x + y
+        close(joined, z, atol=atol)
+    for x, y in zip(flat(dfirst), flat(dstart), strict=True):
+        close(x, y, atol=atol)
+
+
+@EACH
+@DTYPES
+def test_packed_sequences(case, dtype):
+    """Each has the bits that it has alone, states and gradients too; two of them are empty."""
+    bounds = [0, 0, 17, 50, 50, N]
+    operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
+    start, grad = (case.state((2, 5), dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
+    o, last = case.forward(operands, initial_state=start, cu_seqlens=bounds)
+    packed = {"initial_state": start, "cu_seqlens": bounds}
+    *grads, dstart = case.backward(operands, **packed, grad_state=grad)
+    sums = dict.fromkeys(case.letters, 0)
+    for r, (begin, end) in enumerate(pairwise(bounds)):
+        # Those of a reversed sequence are counted from its end.
+        own = case.tokens(operands, *((N - end, N - begin) if case.reverse else (begin, end)))
+        state, cotangent = (rows(y, r, 1) for y in (start, grad))
+        alone, after = case.forward(own, initial_state=state)
+        np.testing.assert_array_equal(o[:, begin:end], alone)
+        assert same(rows(last, r, 1), after)
+        *some, dstate = case.backward(own, initial_state=state, grad_state=cotangent)
+        assert same(rows(dstart, r, 1), dstate)
+        for name, x, y in zip(case.letters, grads, some, strict=True):
+            if name in per_token(case):
+                np.testing.assert_array_equal(x[:, begin:end], y)
+            else:
+                sums[name] = y + sums[name]
+    for name, x in zip(case.letters, grads, strict=True):
+        if name not in per_token(case):
+            close(x, sums[name], atol=roundings(5 * ROUNDINGS, *grads))
+
+
+@pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": [0, 3, 3, 50, N]}], ids=str)
+@DTYPES
+def test_key_lengths(case, bad, options, dtype):
+    """What lies past them is not read, and its gradients are zeros; they count along all of n."""
+    lengths = [40, 0, 64]
+    operands = case.operands((3,), N, d=6, m=5, dtype=dtype)
+    padded = [x for x in per_token(case) if x not in ("q", "x", "C", "z")]
+    clean = {x: y.copy() for x, y in operands.items()}
+    for name in padded:
+        for b, length in enumerate(lengths):
+            clean[name][b, length:] = 0
+            operands[name][b, length:] = bad
+    got = case.results(operands, key_lengths=lengths, **options)
+    wide = {x: y.astype(np.longdouble) for x, y in clean.items()}
+    expected = case.results(wide, reference, key_lengths=lengths, **options)
+    count = len(flat(case.forward(clean)))
+    for part in (slice(count), slice(count, None)):
+        atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)
+        for x, y in zip(got[part], expected[part], strict=True):
+            close(x, y, atol=atol)
+    for name, x in zip(case.letters, got[count:], strict=False):
+        if name in padded:
+            assert not any(x[b, length:].any() for b, length in enumerate(lengths))
+
+
+@EACH
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_steps(case, dtype, in_place):
+    """Token by token, in place or not, the same as all at once."""
+    if case.reverse:
+        return
+    operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
+    start = case.state((2,), dtype=dtype, seed=1, d=6, m=5)
+    whole, last = case.forward(operands, initial_state=start)
+    state, slack = apply(np.array, start), 4 * allowed(*flat(last))
+    for t in range(N):
+        before = state
+        o, state = case.one_step(operands, t, state, in_place=in_place)
+        assert o.dtype == whole.dtype
+        assert all((x is y) is in_place for x, y in zip(flat(state), flat(before), strict=True))
+        unit = roundings(2, whole, dtype=whole.dtype)
+        close(o.astype(float), whole[:, t].astype(float), atol=slack + unit)
+    for x, y in zip(flat(state), flat(last), strict=True):
+        close(x, y, atol=slack)
+
+
+@EACH
+def test_a_state_of_zeros_changes_no_bit(case):
+    """That of no tokens; and asking for the last state changes no output."""
+    operands = case.operands((2,), N)
+    expected = case.call(operands)
+    zero = case.forward(case.tokens(operands, 0, 0))[1]
+    o, _ = case.forward(operands, initial_state=zero)
+    assert_same(o, expected)
+    assert_same(case.forward(operands)[0], expected)
+
+
+def test_every_recurrence_is_here():
+    assert {*RECURRENCES} - {x.name for x in CASES} == {"noncausal"}

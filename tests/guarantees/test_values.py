@@ -1,0 +1,189 @@
+"""Every operator computes what its NumPy twin does: values, states and gradients."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from bounds import close, roundings
+from cases import MAPS
+from isas import ISAS
+from slow import slow
+from states import flat
+from table import ALL, ROUNDINGS, SHARED, Case, apply, first_of
+
+from linattn import feature_maps, reference
+
+try:
+    from ml_dtypes import bfloat16
+except ImportError:
+    bfloat16 = np.float16
+
+EACH = pytest.mark.parametrize("case", ALL, ids=str)
+#: n, d, m: within and around vectors, chunks and panels.
+SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33)]
+MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]
+
+
+def states(case: Case, lead, dtype, **widths) -> dict:
+    """An initial state, and a gradient of the last one."""
+    if not case.held:
+        return {}
+    start, last = (case.state(lead, dtype=dtype, seed=x, **widths) for x in (1, 2))
+    return {"initial_state": start, "grad_state": last}
+
+
+def wide(x):
+    """Arrays in float64, or those of float64 in long double; those of states too."""
+    if isinstance(x, dict):
+        return {name: wide(y) for name, y in x.items()}
+    if isinstance(x, tuple):
+        return type(x)(*(None if y is None else wide(y) for y in x))
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def check(case: Case, operands, **more) -> None:
+    """Output, state and gradients on the operands against the twin on them."""
+    compare(case, operands, case.results(operands, **more), **more)
+
+
+def compare(case: Case, operands, got, **more) -> None:
+    """Each array is within roundings of the largest of its call."""
+    expected = case.results(wide(operands), reference, **wide(more))
+    dtype = operands["grad_out"].dtype
+    assert all(x.dtype == dtype for x in got)
+    count = len(flat(case.forward(operands))) if case.held else 1
+    for part in (slice(count), slice(count, None)):
+        atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)
+        for x, y in zip(got[part], expected[part], strict=True):
+            close(x, y, atol=atol)
+
+
+@EACH
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_against_the_twin(case, dtype, size):
+    n, d, m = size
+    widths = {"d": d, "m": m}
+    operands = case.operands((2,), n, dtype=dtype, **widths)
+    check(case, operands)
+    check(case, operands, **states(case, (2,), dtype, **widths))
+
+
+@EACH
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wrong_versions_exceed_the_bound(case, dtype):
+    """An operand read one token late, or 0.1 % off; a result that is lost; states ignored."""
+    operands = case.operands((2,), 20, dtype=dtype)
+    more = states(case, (2,), dtype)
+    right = case.results(operands, **more)
+    wrong = [[*right[:i], 0 * x, *right[i + 1 :]] for i, x in enumerate(right)]
+    for name, x in operands.items():
+        moved = [np.roll(x, 1, 1)] if case.letters.get(name, "n")[0] in "ns" else []
+        for y in (*moved, x * x.dtype.type(1.001)):
+            wrong.append(case.results(operands | {name: y}, **more))
+    for name, x in more.items():
+        wrong.append(case.results(operands, **more | {name: apply(np.zeros_like, x)}))
+    for results in wrong:
+        with pytest.raises(AssertionError):
+            compare(case, operands, results, **more)
+
+
+@EACH
+@pytest.mark.parametrize("name", ISAS)
+def test_every_instruction_set(isa, name, case):
+    isa(name)
+    for n, d, m in ((37, 21, 18), (20, 3, 35)):
+        check(case, case.operands((2,), n, d=d, m=m, dtype="float32"))
+
+
+@pytest.mark.parametrize("case", [x for x in ALL if "g" in x.letters], ids=str)
+@pytest.mark.parametrize("gates", ["strong", "growing", "resets"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gates(case, gates, dtype):
+    """Strong ones, ones that let the memory grow, and resets in the middle of a chunk."""
+    operands = case.operands((2,), 40, d=6, m=5, gates=gates, dtype=dtype)
+    check(case, operands, **states(case, (2,), dtype, d=6))
+
+
+@pytest.mark.parametrize("case", MAPPED, ids=str)
+@pytest.mark.parametrize("phi", [*MAPS, feature_maps.DPFP(nu=2)], ids=str)
+def test_maps(case, phi):
+    """Fused maps, and one that is an object, whose features sum to 1."""
+    signed = case.options.get("normalize", True) and phi in ("identity", "l2norm", "relu")
+    unnormalized = {"normalize": False} if signed and "causal" in case.name else {}
+    case = case._replace(options=case.options | unnormalized | {"feature_map": phi})
+    operands = case.operands((2,), 20, d=3)
+    if "beta" in operands and phi != "identity" and phi != "l2norm":
+        operands["k"] -= 2  # features of norm below 1, so that the memory does not grow
+    if isinstance(phi, str):
+        check(case, operands)
+    else:
+        width = phi.features(3)
+        moved = {x: y for x, y in case.operands((2,), 20, d=width).items() if x not in "qk"}
+        operands |= {x: moved[x] for x in moved if case.letters.get(x, "n").endswith("d")}
+        plain = case._replace(options=case.options | {"feature_map": "identity"})
+        features = {x: phi(operands[x]) for x in "qk"}
+        got, expected = case.results(operands), plain.results(operands | features)
+        for x, y in list(zip(got, expected, strict=True))[: len(flat(case.call(operands)))]:
+            close(x, y, atol=roundings(2 * ROUNDINGS, y))
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+def test_sixteen_bits(case, dtype):
+    """Computed in float32 and rounded once; states and sums over tokens stay in float32."""
+    operands = case.operands((2,), 37, d=6, m=5, dtype=dtype)
+    single = {name: x.astype(np.float32) for name, x in operands.items()}
+    got, expected = case.results(operands), case.results(single)
+    rounded = [x for x in got if x.dtype == dtype]
+    assert got[0].dtype == dtype and len(rounded) > 1
+    for x, y in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(x, y.astype(x.dtype))
+
+
+@EACH
+def test_leading_axes_broadcast(case):
+    """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
+    operands = case.operands((2, 3), 20)
+    names = [x for x in case.letters if x not in SHARED]
+    for name, axis in product(names if len(names) > 1 else [], (0, 1)):
+        few = operands[name].take([0], axis)
+        whole = operands | {name: np.broadcast_to(few, operands[name].shape).copy()}
+        part = operands | {name: few}
+        np.testing.assert_array_equal(case.call(part), case.call(whole))
+        got, alone = case.backward(part), case.backward(whole)
+        for of, x, y in zip(case.letters, got, alone, strict=True):
+            y = y.sum(axis, keepdims=True) if of == name else y
+            close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
+
+
+@EACH
+@pytest.mark.parametrize("letter", "nsdmf")
+def test_nothing_to_compute(case, letter):
+    """No tokens, channels or states give empty or zero results, and the state stays."""
+    if not any(letter in x for name, x in case.letters.items() if name != "weight"):
+        return
+    zero = {"s": 0} | ({"n": 0} if case.options.get("causal") else {})
+    zero = zero if letter == "s" else {"d" if letter == "f" else letter: 0}
+    operands = case.operands((2,), **{"n": 5, "d": 4, "m": 3} | zero)
+    results = case.results(operands)
+    assert not any(np.isnan(x).any() for x in results)
+    for name, x in zip(case.letters, case.backward(operands), strict=True):
+        assert x.shape == operands[name].shape
+    if letter == "n" and case.held:
+        start = case.state((2,), d=4, m=3)
+        _, last = case.forward(operands, initial_state=start)
+        for x, y in zip(flat(last), flat(start), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+FIRST = first_of(ALL)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("n", [512, *slow(5000)])
+def test_long_sequences(case, n):
+    operands = case.operands((), n, d=9, m=6, dtype="float32")
+    expected = case.results(wide(operands))
+    for x, y in zip(case.results(operands), expected, strict=True):
+        close(x, y, atol=roundings(ROUNDINGS * n**0.5, *expected, dtype="float32"))

@@ -1,0 +1,219 @@
+"""The one table of cases: a row for each way to call an operator.
+
+The operands, their axes and whether they may be left out are read from the package's registry, so
+a new recurrence needs no row.  `OPTIONS` adds the options worth a row of their own.
+
+Keys and removal keys have norm at most 1 behind their map, and strengths and decays are at most 1,
+so no memory grows: two results may differ by some roundings of their largest entry (`allowed`).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import operands as table
+from bounds import roundings
+from gated_calls import GATES
+from states import flat
+
+import linattn
+from linattn import State
+from linattn._call.recurrence import RECURRENCES
+from linattn._core.layout import Operand
+
+#: A result may be off by this many roundings of the largest entry of the call (`bounds`).
+ROUNDINGS = 32
+#: Options to call an operator with, if not only its defaults.
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "causal": [
+        {"feature_map": "elu", "normalize": True},
+        {"feature_map": "identity", "normalize": False},
+        {"feature_map": "l2norm", "normalize": False},
+    ],
+    "noncausal": [{"feature_map": "elu"}, {"feature_map": "identity", "normalize": False}],
+    "delta": [{"feature_map": "identity"}, {"feature_map": "l2norm"}],
+    "linear_scan": [{}, {"log": True}, {"reverse": True}],
+    "selective_scan": [{"softplus": True}, {}],
+    "causal_conv1d": [{}, {"activation": "silu"}],
+    "mlstm": [{}, {"normalize": False}, {"eps": 0.25}],
+    "softmax_attention": [{}, {"causal": True}],
+}
+#: Operands that hold one array for all leading axes.
+SHARED = {"weight", "bias", "E", "F"}
+
+
+class Case(NamedTuple):
+    """A call; `letters` are the axes of its operands: n tokens, s keys, d key and m value
+    channels, f states of a channel or taps of a filter."""
+
+    name: str
+    letters: dict[str, str]
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        own = [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
+        return "-".join([self.name, *own, *(f"{x}={y}" for x, y in self.options.items())])
+
+    @property
+    def row(self):
+        """The recurrence, or None."""
+        return RECURRENCES.get(self.name)
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a state."""
+        return self.row is not None and not self.row.cross
+
+    @property
+    def reverse(self) -> bool:
+        return bool(self.options.get("reverse"))
+
+    @property
+    def step(self) -> str:
+        return self.row.names["step"]
+
+    @property
+    def step_options(self) -> dict[str, Any]:
+        lacking = {*self.row.flags["forward"]} - {*self.row.flags["step"]}
+        return {x: y for x, y in self.options.items() if x not in lacking}
+
+    def core(self, d: int, m: int) -> tuple[int, ...]:
+        """The shape of the array of a state."""
+        return tuple({"d": d, "m": m, "f": d}[x] for x in self.row.layout.state)
+
+    def operands(
+        self, lead=(), n=7, *, d=4, m=5, s=None, dtype="float64", seed=0, gates="weak"
+    ) -> dict[str, np.ndarray]:
+        """The operands by name, and grad_out; there are more keys than queries where there can."""
+        rng = np.random.default_rng([seed, n, d, m])
+        s = s if s is not None else n if self.options.get("causal") else n + 3
+        sizes = {"n": n, "s": s, "d": d, "m": m, "f": d, "r": 3}
+        arrays = {}
+        for name, letters in self.letters.items():
+            shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
+            arrays[name] = self._draw(name, shape, rng, gates, arrays)
+        arrays["grad_out"] = rng.standard_normal((*lead, n, m))
+        return {name: x.astype(dtype) for name, x in arrays.items()}
+
+    def _draw(self, name, shape, rng, gates, arrays) -> np.ndarray:
+        if name in ("a", "A") and "q" not in self.letters:
+            decay = -np.exp(rng.standard_normal(shape))
+            return decay if name == "A" or self.options.get("log") else np.sin(decay)
+        if name in ("dt", "dt_bias"):
+            return 0.2 * rng.random(shape)
+        if name in ("k", "erase", "a") and "q" in self.letters:
+            return table.unit(rng.standard_normal(shape))
+        if name == "b":
+            return -arrays["a"] * rng.random(shape[:-1])[..., None]
+        if name == "beta":
+            return rng.random(shape)
+        if name == "g":
+            return GATES[gates](rng, shape)
+        if name == "w":
+            return rng.exponential(size=shape)
+        return rng.standard_normal(shape)
+
+    def tokens(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
+        """The operands of tokens [begin, end), counted from the last one in reverse."""
+        n = operands["grad_out"].shape[-2]
+        rows = slice(n - end, n - begin) if self.reverse else slice(begin, end)
+        return {x: table.tokens(self.letters.get(x, "nm"), y, rows) for x, y in operands.items()}
+
+    def token(self, operands, t: int) -> dict[str, np.ndarray]:
+        """The operands of one token, as a step takes them."""
+        return {x: table.tokens(y, operands[x], t) for x, y in self.letters.items()}
+
+    def state(self, lead, *, dtype="float64", seed=1, **widths) -> Any:
+        """The state after some tokens, with these leading axes."""
+        return self.forward(self.operands(lead, 6, dtype=dtype, seed=seed, **widths))[1]
+
+    def call(self, operands, module=linattn, **more) -> Any:
+        """The function's result: the output, and the state after it where that is asked for."""
+        given = {name: x for name, x in operands.items() if name != "grad_out"}
+        return self._of(module, self.name, given, more)
+
+    def forward(self, operands, module=linattn, **more) -> Any:
+        """(o, state)"""
+        return self.call(operands, module, **{"return_state": True} | more)
+
+    def backward(self, operands, module=linattn, **more) -> tuple[Any, ...]:
+        """Gradients in the order of the operands, then that of the initial state if given."""
+        return self._of(module, f"{self.name}_backward", operands, more)
+
+    def results(self, operands, module=linattn, **more) -> list[np.ndarray]:
+        """Every array of forward and backward; of the state too, if there is one."""
+        o = (self.forward if self.held else self.call)(operands, module, **_forward_only(more))
+        return [*flat(list(o) if isinstance(o, tuple) else [o]),
+                *flat(list(self.backward(operands, module, **more)))]  # fmt: skip
+
+    def one_step(self, operands, t, state, **more) -> Any:
+        """Token t."""
+        with np.errstate(all="ignore"):
+            f = getattr(linattn, self.step)
+            return f(**self.token(operands, t), state=state, **self.step_options, **more)
+
+    def _of(self, module, name, operands, more) -> Any:
+        with np.errstate(all="ignore"):
+            return getattr(module, name)(**operands, **self.options, **more)
+
+
+def _forward_only(more: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in more.items() if name != "grad_state"}
+
+
+def _ways(x: Operand) -> list[str]:
+    """The axes that an operand may have, none where it is left out."""
+    return [*([""] if x.optional else []), x.dims, *([x.dims + x.channels] if x.channels else [])]
+
+
+def _cases() -> list[Case]:
+    """Every way to give each operator's operands, and each of its options, at least once."""
+    cases = []
+    for name in (x for x in table.OPERANDS if x != "log_decay"):  # of numbers, not of tokens
+        given = table.OPERANDS[name]
+        ways, options = [*product(*map(_ways, given))], OPTIONS.get(name, [{}])
+        scale = {"scale": 0.5} if name in RECURRENCES and RECURRENCES[name].scaled else {}
+        for i in range(max(len(ways), len(options))):
+            pairs = zip(given, ways[i % len(ways)], strict=True)
+            letters = {x.name: dims for x, dims in pairs if dims or not x.optional}
+            cases.append(Case(name, letters, options[i % len(options)] | scale))
+    return cases
+
+
+def first_of(cases) -> list[Case]:
+    """One case of each operator."""
+    names = dict.fromkeys(x.name for x in cases)
+    return [next(x for x in cases if x.name == name) for name in names]
+
+
+#: Every kind of call of every operator.
+ALL = _cases()
+#: Those that have a state, and one of each.
+CASES = [x for x in ALL if x.held]
+FIRST = first_of(CASES)
+assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
+
+
+def apply(f, state) -> Any:
+    """A state of f of each of its arrays."""
+    if isinstance(state, np.ndarray):
+        return f(state)
+    return State(*(None if x is None else f(x) for x in state))
+
+
+def rows(state, indices, axis=0) -> Any:
+    """Rows of a pool."""
+    return apply(lambda x: x.take(indices, axis), state)
+
+
+def same(x, y) -> bool:
+    """Whether all arrays of two results have the same bits."""
+    pairs = zip(flat(x), flat(y), strict=True)
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def allowed(*results, sides=2) -> float:
+    """What results may differ by, each of them off by `ROUNDINGS`."""
+    return roundings(sides * ROUNDINGS, *flat(list(results)))
