@@ -311,7 +311,7 @@ def test_no_sequence_at_all(with_state):
 def test_steps(in_place, normalize, dtype):
     q, k, v, i, f, _ = draw(2, dtype=dtype)
     start = draw_state(2, dtype=np.float32, normalize=normalize)
-    state = linattn._states.state_arrays.copy(start)
+    state = linattn.State(*(None if x is None else x.copy() for x in start))
     whole = ref.mlstm(q, k, v, i, f, initial_state=start, normalize=normalize)
     for t in range(N):
         before = state
