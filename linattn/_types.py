@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "Array",
     "ArrayLike",
     "Bool",
+    "Cores",
     "DType",
     "FusedState",
     "Map",
@@ -34,3 +36,5 @@ Bool: TypeAlias = bool | np.bool_
 DType: TypeAlias = np.dtype[Any]
 Map: TypeAlias = MapName | FeatureMap
 Shape: TypeAlias = tuple[int, ...]
+#: The shapes of a state's arrays, without leading axes, by field.
+Cores: TypeAlias = Mapping[str, Shape]

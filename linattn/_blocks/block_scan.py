@@ -130,10 +130,12 @@ def _scaled_effect(
         for row, x in pairs
         for letter, size in zip(row.dims, x.shape[x.ndim - len(row.dims) :], strict=True)
     }
-    nothing = r.state(lambda shape, value: xp.full(shape, value, dtype), r.cores(sizes, normalize))
-    # Without any memory; so that the log scale is that of the block's own keys.
-    nothing = nothing._replace(log_scale=xp.full_like(nothing.log_scale, -np.inf))
-    end = end_of(operands, nothing)
+    # Without any memory: so the log scale after the block is that of its own keys.
+    nothing = {
+        x: xp.full(core, -np.inf if x == "log_scale" else 0.0, dtype)
+        for x, core in r.cores(sizes, normalize).items()
+    }
+    end = end_of(operands, State(**nothing))
     named = {row.name: x for row, x in pairs}
     there = None
     if key_lengths is not None:
@@ -224,11 +226,11 @@ def _with_all_axes(state: State | None, call: Settings, operands: Operands) -> S
     lead = read.batch if packed is None else (*read.batch, len(packed) - 1)
     if state is None:
         dtype = state_dtype(*read.typed)
-        return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
-    return State(*(
-        None if core is None else np.broadcast_to(x, (*lead, *core))
-        for x, core in zip(state, cores, strict=False)
-    ))  # fmt: skip
+        found = r.start(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
+    else:
+        given = dict(zip(State._fields, state, strict=False))  # a pair is a state too
+        found = {x: np.broadcast_to(given[x], (*lead, *core)) for x, core in cores.items()}
+    return State(**found)
 
 
 # --- queries that see all keys ------------------------------------------------------

@@ -73,11 +73,11 @@ class BlockedCall:
         self.read, self.typed, self.batch, self.cu_seqlens = call, typed, call.batch, cu_seqlens
         self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
         #: The shapes of a state's arrays without leading axes, with that of sequences.
-        self.cores = State(*(None if core is None else (*packed, *core) for core in cores))
-        for field, state in states.items():
+        self.cores = {field: (*packed, *core) for field, core in cores.items()}
+        for name, state in states.items():
             if state is not None:
                 state_arrays.checked(
-                    self.name, field, state, self.batch, self.cores, self.state_dtype
+                    self.name, name, state, self.cores, self.batch, self.state_dtype
                 )
 
     # --- one token after another ---------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 from .._core import checks
 from .._core.dtypes import result_dtype, state_dtype
 from .._states import state_arrays
-from .._states.state_arrays import State
 from .mapped import outside
 
 if TYPE_CHECKING:
@@ -89,10 +88,8 @@ class Cut(Segments):
                 self.function, options["key_lengths"], self.n, self.call.batch
             )
             self._options = options | {"key_lengths": lengths}
-        cores = r.state_cores(self.function, self.call, options)
         #: The shapes of a state's arrays, without leading axes, by field.
-        self.cores = {x: y for x, y in zip(State._fields, cores, strict=True) if y is not None}
-        self._all_cores = cores
+        self.cores = r.state_cores(self.function, self.call, options)
 
     # --- tokens --------------------------------------------------------------
 
@@ -128,29 +125,22 @@ class Cut(Segments):
 
     def arrays(self, state: Any) -> list[Any]:
         """The arrays of a state, in the order of `cores`."""
-        if self.r.one_array:
-            return [state]
-        return [getattr(state, field) for field in self.cores]
+        fields = self.r.fields_of(state)
+        return [fields[x] for x in self.cores]
 
     def state(self, arrays: Sequence[Any]) -> Any:
         """The state of such arrays."""
-        if self.r.one_array:
-            return arrays[0]
-        return State(**dict(zip(self.cores, arrays, strict=True)))
+        return self.r.public(dict(zip(self.cores, arrays, strict=True)))
 
     def checked(self, name: str, state: Any, dtype: Any, *inner: int) -> Any:
         """A state with these axes before its own ones, or its gradient."""
-        fields = {name: state}
-        if not self.r.one_array:
-            fields = state_arrays.named(self.function, name, state, self._all_cores, any_scale=True)
-        for field, x in fields.items():
-            core = self.cores[field.partition(".")[2] or "s"]
-            state_arrays.checked_field(
-                self.function, field, x, self.call.batch, (*inner, *core), dtype
-            )
-        if self.r.one_array:
-            return state
-        return State(**{field.rpartition(".")[2]: x for field, x in fields.items()})
+        r, function = self.r, self.function
+        found = state_arrays.named(
+            function, name, state, self.cores, one_array=r.one_array, pooled=True, any_scale=True
+        )
+        for (field, x), core in zip(found.items(), self.cores.values(), strict=False):
+            state_arrays.checked_field(function, field, x, self.call.batch, (*inner, *core), dtype)
+        return r.public(dict(zip(self.cores, found.values(), strict=False)))
 
 
 class GradientCut(Cut):

@@ -13,10 +13,9 @@ from .._linattn import pool_call
 from .._states import state_arrays
 from . import pools
 from .fused_checks import Checks, Plan, Row
-from .plain import present
 
 if TYPE_CHECKING:
-    from .._types import Array, Shape
+    from .._types import Array
 
 _MOST_PLANS = 256
 
@@ -88,7 +87,7 @@ class Fused(Row):
                     self._plans.clear()
                 self._plans[key] = plan
             arrays |= checks.arrays
-        return Call(self, plan, arrays, (conv, s))
+        return Call(self, plan, arrays, {"s": s} if conv is None else {"s": s, "conv": conv})
 
 
 class Call(NamedTuple):
@@ -97,47 +96,48 @@ class Call(NamedTuple):
     row: Row
     plan: Plan
     arrays: dict[str, Any]
-    state: tuple[Any, Any]
+    state: dict[str, Array]  #: the arrays of the state by field, as the gufunc takes them
 
     def run(self, in_place: Any, state_indices: Any = None) -> tuple[Array, FusedState]:
         if state_indices is not None:
             return self._run_rows(state_indices)
-        plan, (conv, s) = self.plan, self.state
-        (n, _, m), lead, fields = plan.core, plan.lead, present((s, conv))
+        plan, fields = self.plan, self.state.values()
+        (n, _, m), lead = plan.cores["s"], plan.lead
         o = np.empty((*lead, n, m), plan.dtype)
         if in_place:
-            given = {"state.conv": (conv, 2), "state.s": (s, 3)}
-            given = {name: x for name, x in given.items() if x[0] is not None}
-            state_arrays.updated(plan.name, given, lead)
+            named = {f"state.{x}": y for x, y in reversed(self.state.items())}
+            state_arrays.updated(plan.name, named, lead, reversed(plan.cores.values()))
             run(internal_ufuncs[f"_{plan.gufunc}"], self._inputs(), (o, *fields))
-            return o.reshape(*lead, n * m), FusedState(conv, s)
+            return o.reshape(*lead, n * m), self.given
         after: list[Any] = [None]
-        if conv is not None:  # by tap, as kernels read it fastest
-            shape = *lead, plan.columns, self.arrays["x"].shape[-1]
-            after.append(np.empty(shape, plan.wide).swapaxes(-1, -2))
+        if "conv" in plan.cores:  # by tap, as kernels read it fastest
+            c, columns = plan.cores["conv"]
+            after.append(np.empty((*lead, columns, c), plan.wide).swapaxes(-1, -2))
         gufunc = internal_ufuncs[plan.gufunc]
         _, s, *after = run(gufunc, (*self._inputs(), *fields), (o, *after))
         return o.reshape(*lead, n * m), FusedState(after[0] if after else None, s)
 
     def _run_rows(self, indices: Any) -> tuple[Array, FusedState]:
         """The call on rows of a pool, which it updates."""
-        plan, state = self.plan, FusedState(*self.state)
-        (n, _, m), lead, indices = plan.core, plan.lead, self.rows(indices)
-        o = np.empty((*lead, n, m), plan.dtype)
-        gufunc, fields = internal_ufuncs[f"_{plan.gufunc}"], present((state.s, state.conv))
+        plan, (n, _, m), indices = self.plan, self.plan.cores["s"], self.rows(indices)
+        o = np.empty((*plan.lead, n, m), plan.dtype)
+        gufunc, fields = internal_ufuncs[f"_{plan.gufunc}"], self.state.values()
         if pool_call(indices, gufunc, *self._inputs(), o, *fields) is NotImplemented:
-            rows = FusedState(*(None if x is None else x[indices] for x in state))
+            rows = {field: x[indices] for field, x in self.state.items()}
             o, _ = self._replace(state=rows).run(in_place=True)
-            for x, y in zip(present(state), present(rows), strict=True):
-                x[indices] = y
-        return o.reshape(*lead, n * m), state
+            for field, x in self.state.items():
+                x[indices] = rows[field]
+        return o.reshape(*plan.lead, n * m), self.given
+
+    @property
+    def given(self) -> FusedState:
+        """The state as users have it."""
+        return FusedState(self.state.get("conv"), self.state["s"])
 
     def rows(self, indices: Any, *, written: bool = True) -> Array:
         """The rows, once the pool is checked, and that it can be written to."""
-        plan, (conv, s) = self.plan, self.state
-        fields: dict[str, tuple[Any, Shape]] = {"state.s": (s, plan.core)}
-        if conv is not None:
-            fields["state.conv"] = conv, (self.arrays["x"].shape[-1], plan.columns)
+        plan = self.plan
+        fields = {f"state.{x}": (self.state[x], core) for x, core in plan.cores.items()}
         rows = pools.checked_rows(plan.name, "state", fields, plan.lead, indices, written=written)
         for field, (x, _) in fields.items():
             if x.dtype != plan.wide:
@@ -147,7 +147,7 @@ class Call(NamedTuple):
     def _inputs(self) -> tuple[Any, ...]:
         """Arrays and numbers as the gufunc takes them."""
         plan, inputs = self.plan, []
-        n, d, m = plan.core
+        n, d, m = plan.cores["s"]
         for x in self.row.operands:
             y = self.arrays[x.name]
             if y is None:

@@ -53,11 +53,10 @@ class Plan(NamedTuple):
 
     name: str
     gufunc: str
-    core: Shape  #: n, d, m
+    cores: dict[str, Shape]  #: s (n, d, m) and, with a convolution, conv (c, columns)
     lead: Shape  #: the leading axes of the result
     dtype: DType
     wide: DType
-    columns: int  #: of the convolution's state
     numbers: tuple[float, ...]
     by_channel: bool
 
@@ -101,17 +100,14 @@ class Checks:
         numbers = tuple([_NUMBERS[x](self) for x in self.row.numbers])
         given = {x.name: self.arrays.get(x.name) for x in self.row.operands}
         gufunc = self.row.gufunc(given, self.by_channel, feature_map)
-        core, lead = self.s.shape[-3:], self._lead()
-        if not pooled:
-            fields = {"s": (self.s, core), "conv": (self.conv, (self.sizes["c"], self.columns))}
-            for field, (x, own) in fields.items():
-                if x is not None:
-                    field = f"state.{field}"
-                    state_arrays.checked_field(self.name, field, x, lead, own, self.wide)
-        return Plan(
-            self.name, gufunc, core, lead, self.dtype, self.wide, self.columns, numbers,
-            self.by_channel,
-        )  # fmt: skip
+        cores, lead = {"s": self.s.shape[-3:]}, self._lead()
+        if self.conv is not None:
+            cores["conv"] = self.sizes["c"], self.columns
+        for (field, core), x in zip(cores.items(), (self.s, self.conv), strict=False):
+            if not pooled:
+                name = f"state.{field}"
+                state_arrays.checked_field(self.name, name, x, lead, core, self.wide)
+        return Plan(self.name, gufunc, cores, lead, self.dtype, self.wide, numbers, self.by_channel)
 
     def number(self, option: str) -> float:
         x = self.options[option]

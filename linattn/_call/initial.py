@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from ..feature_maps._feature_map import Fused
 from .recurrence import RECURRENCES, Recurrence
 
 if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool, Map, Shape
+    from .._core.layout import Call
+    from .._types import ArrayLike, Bool, Map, Shape
 
 NAME = "initial_state"
 
@@ -90,15 +90,14 @@ def initial_state(
     ((2, 4, 4), array([20., 20., 20., 20.], dtype=float32))
     """
     phi = get(feature_map)
-
-    def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
-        return np.full(shape, value, state_dtype(*typed))
-
-    state: State = state_of(
-        given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
-        cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
-        unmapped=None if isinstance(phi, Fused) else phi,
+    operands = given(q, k, v, *others)
+    r, call, lead = read(operands, operator, None if isinstance(phi, Fused) else phi, cu_seqlens)
+    cores = r.cores(
+        call.fit.sizes, normalize, *lead, features=phi.features,
+        rescaled=isinstance(phi, PositiveRandomFeatures),
     )  # fmt: skip
+    dtype = state_dtype(*call.typed)
+    state: State = r.public(r.start(lambda shape, value: np.full(shape, value, dtype), cores))
     return state
 
 
@@ -134,21 +133,12 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
     return recurrence, operator == recurrence.name
 
 
-def state_of(
-    operands: tuple[Any, ...],
-    operator: str,
-    features: Callable[[int], int],
-    full: Callable[[Shape, float, tuple[Array, ...]], Any],
-    *,
-    normalize: Bool,
-    cu_seqlens: Any,
-    rescaled: bool,
-    unmapped: Any,
-) -> Any:
-    """The state before the first token, with arrays from ``full(shape, value, operands)``.
+def read(
+    operands: tuple[Any, ...], operator: str, unmapped: Any, cu_seqlens: Any
+) -> tuple[Recurrence, Call, Shape]:
+    """The recurrence, its operands, checked, and the leading axes of a state.
 
-    ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
-    it goes.  ``unmapped`` is the map if it is not fused, which operators without maps refuse.
+    ``unmapped`` is the map if it is not fused, which operators without maps refuse.
     """
     recurrence, whole = recurrence_of(operator, len(operands))
     if cu_seqlens is not None and not whole:
@@ -160,13 +150,7 @@ def state_of(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
     call = recurrence.read(NAME, operands, tokens=whole)
-    lead, sizes = call.batch, call.fit.sizes
-    if recurrence.mapped:
-        sizes = sizes | {"d": features(sizes["d"])}
-    if cu_seqlens is not None:
-        lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
-    cores = recurrence.cores(sizes, normalize, *lead)
-    if rescaled:
-        cores = cores._replace(log_scale=cores.z)
-    state = recurrence.state(lambda shape, value: full(shape, value, call.typed), cores)
-    return recurrence.public(state)
+    if cu_seqlens is None:
+        return recurrence, call, call.batch
+    bounds = checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])
+    return recurrence, call, (*call.batch, len(bounds) - 1)

@@ -16,7 +16,7 @@ from .._states.state_arrays import State
 
 if TYPE_CHECKING:
     from .._core.layout import Call, Layout, Operand
-    from .._types import Shape
+    from .._types import Cores, Shape
 
     Operands = tuple[Any, ...]
 
@@ -33,6 +33,7 @@ class Interface:
     cross: bool = False  #: whether every query sees every key: there is no step
     mapped: bool = False  #: whether it takes feature maps
     fields: Mapping[str, str]  #: the letters of the axes of a state's arrays, by field
+    present: Mapping[bool, Mapping[str, str]]  #: of those that a state has, by ``normalize``
     first: float = -math.inf  #: log_scale of the state before all tokens
     decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
@@ -54,34 +55,42 @@ class Interface:
         """The operands, checked: of all tokens, or of one."""
         return self.layout.read(function, operands, tokens=tokens)
 
-    def cores(self, sizes: Mapping[str, int], normalize: Any, *lead: int) -> State:
-        """The shapes of a state's arrays, with these axes before them; None for z without the
-        normaliser."""
-        sizes, without = self.layout.sized(sizes), self.normalizer and not normalize
-        letters = [None if without and x == "z" else self.fields.get(x) for x in State._fields]
-        return State(*[
-            None if own is None else (*lead, *[sizes[x] for x in own]) for own in letters
-        ])  # fmt: skip
+    def cores(
+        self, sizes: Mapping[str, int], normalize: Any, *lead: int,
+        features: Callable[[int], int] | None = None, rescaled: bool = False,
+    ) -> dict[str, Shape]:  # fmt: skip
+        """The shapes of a state's arrays by field, with these axes before them.
 
-    def state(self, full: Callable[[Shape, float], Any], cores: State) -> State:
-        """The state before all tokens, of arrays ``full(shape, value)``."""
-        values = 0.0, 0.0, self.first
-        return State(*(
-            None if core is None else full(core, value)
-            for core, value in zip(cores, values, strict=True)
-        ))  # fmt: skip
+        A map makes ``features(d)`` numbers of d, and may rescale as it goes.
+        """
+        sizes = self.layout.sized(sizes)
+        if features is not None and self.mapped:
+            sizes = {**sizes, "d": features(sizes["d"])}
+        present = self.present[bool(normalize)].items()
+        cores = {field: (*lead, *[sizes[x] for x in own]) for field, own in present}
+        return cores | {"log_scale": cores["z"]} if rescaled and "z" in cores else cores
 
-    def public(self, state: State) -> Any:
-        """A state as users have it."""
-        return state.s if self.one_array else state
+    def start(self, full: Callable[[Shape, float], Any], cores: Cores) -> dict[str, Any]:
+        """The arrays ``full(shape, value)`` of the state before all tokens, by field."""
+        return {x: full(core, self.first if x == "log_scale" else 0.0) for x, core in cores.items()}
 
-    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
-        """The shapes of a state's arrays, without leading axes; None for those it lacks."""
+    def public(self, fields: Mapping[str, Any]) -> Any:
+        """A state of these arrays as users have it."""
+        return fields["s"] if self.one_array else State(**fields)
+
+    def fields_of(self, state: Any) -> Mapping[str, Any]:
+        """The arrays of such a state; None for those it lacks."""
+        return {"s": state} if self.one_array else state._asdict()
+
+    def state_cores(
+        self, function: str, call: Call, options: Mapping[str, Any]
+    ) -> dict[str, Shape]:
+        """The shapes of a state's arrays, by field."""
         raise NotImplementedError
 
     def checked(
         self, function: str, operands: Operands, options: Mapping[str, Any]
-    ) -> tuple[Call, State]:
+    ) -> tuple[Call, dict[str, Shape]]:
         """The operands and options of a call in blocks, checked, and the shapes of its states."""
         raise NotImplementedError
 

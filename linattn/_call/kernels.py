@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,18 +13,17 @@ from .._core import checks
 from .._core.layout import Call, Layout
 from .._linattn import operators
 from .._states import state_arrays
-from .._states.state_arrays import State
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._names import unknown_map
 from . import mapped
 from .interface import Interface
-from .plain import Plain, present
+from .plain import Plain
 from .tables import Table
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from .._types import DType, Shape
+    from .._types import Array, DType, Shape
     from .interface import Operands
 
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
@@ -94,6 +93,10 @@ class Kernels(Interface):
             }
             for normalize in (False, True)
         }
+        self._index = {
+            x: [(..., None, *(slice(None),) * len(own)) for own in letters.values()]
+            for x, letters in self.present.items()
+        }
         self.keys = row["key_lengths"]  #: whether it takes key_lengths
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
@@ -126,20 +129,21 @@ class Kernels(Interface):
         if not self.cross:
             yield "step", False, self._step
 
-    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
-        sizes, feature_map = call.fit.sizes, options.get("feature_map", "identity")
+    def state_cores(
+        self, function: str, call: Call, options: Mapping[str, Any]
+    ) -> dict[str, Shape]:
+        feature_map = options.get("feature_map", "identity")
         if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
             raise unknown_map(function, feature_map)
         phi = get(feature_map)
-        if self.mapped:
-            sizes = sizes | {"d": phi.features(sizes["d"])}
-        cores = self.cores(sizes, options.get("normalize", True))
-        rescaled = isinstance(phi, PositiveRandomFeatures)
-        return cores._replace(log_scale=cores.z) if rescaled else cores
+        return self.cores(
+            call.fit.sizes, options.get("normalize", True), features=phi.features,
+            rescaled=isinstance(phi, PositiveRandomFeatures),
+        )  # fmt: skip
 
     def checked(
         self, function: str, operands: Operands, options: Mapping[str, Any]
-    ) -> tuple[Call, State]:
+    ) -> tuple[Call, dict[str, Shape]]:
         flags = dict(options)
         feature_map = flags.pop("feature_map", "identity")
         scale, eps = flags.pop("scale", 1.0), flags.pop("eps", 0.0)
@@ -158,10 +162,7 @@ class Kernels(Interface):
         )
         checks.numbers(function, call.typed, scale, eps, True)
         checks.flags(function, tuple(flags), flags, call.typed)
-        sizes = call.fit.sizes
-        if self.mapped:
-            sizes = sizes | {"d": get(feature_map).features(sizes["d"])}
-        return call, self.cores(sizes, normalize)
+        return call, self.state_cores(function, call, {"normalize": normalize, **options})
 
     def default_scale(self, operands: Operands) -> float | None:
         """What a scale of None stands for; None if it is refused."""
@@ -213,29 +214,28 @@ class Kernels(Interface):
         """
         if packing is None:
             return ()
+        sizes = call.fit.sizes
         if state is None:  # left out: gufuncs take zeros for it
-            names = self.present[normalize]
+            fields = self.present[normalize]
             if wanted and self.layout.one_less:  # sizes that no operand has
-                cores = self.cores(call.fit.sizes, normalize, packing.r)
-                return tuple([np.zeros(x, dtype) for x in present(cores)])
-            if "log_scale" not in names or self.first == 0 or name != "initial_state":
-                return (...,) * len(names)
-            shape = self.cores(call.fit.sizes, normalize, packing.r).log_scale
+                cores = self.cores(sizes, normalize, packing.r)
+                return tuple([np.zeros(x, dtype) for x in cores.values()])
+            if "log_scale" not in fields or self.first == 0 or name != "initial_state":
+                return (...,) * len(fields)
+            shape = self.cores(sizes, normalize, packing.r)["log_scale"]
             first = np.full(shape, self.first, dtype)
-            return tuple([first if x == "log_scale" else ... for x in names])
-        lead = (packing.r,) if packing.packed else ()
-        cores = self.cores(call.fit.sizes, normalize, *lead)
-        fields = self._checked_state(function, name, state, call.batch, cores, dtype)
-        return state_arrays.operands(fields, cores, packing)
+            return tuple([first if x == "log_scale" else ... for x in fields])
+        cores = self.cores(sizes, normalize, *(packing.r,) * packing.packed)
+        given = state_arrays.checked(
+            function, name, state, cores, call.batch, dtype, one_array=self.one_array
+        )
+        arrays = tuple(given.values())
+        return arrays if packing.packed else self.as_packed(arrays, normalize)
 
-    def _checked_state(
-        self, function: str, name: str, state: Any, lead: Shape, cores: State, dtype: DType
-    ) -> State:
-        """The arrays of a state of that name."""
-        if not self.one_array:
-            return state_arrays.checked(function, name, state, lead, cores, dtype)
-        state_arrays.checked_field(function, name, state, lead, cores.s, dtype)
-        return State(state)
+    def as_packed(self, arrays: Iterable[Array], normalize: bool) -> tuple[Array, ...]:
+        """The arrays of a state with an axis of one sequence, as gufuncs take them."""
+        index = self._index[normalize]
+        return tuple([x[i] for x, i in zip(arrays, index, strict=True)])
 
 
 def _flags(name: str, public: Mapping[str, str]) -> tuple[str, ...]:

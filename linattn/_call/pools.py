@@ -165,18 +165,17 @@ class _Arrays(Pool):
             count = checks.integers(function, "cu_seqlens", packed).size - 1
         super().__init__(function, name, state, read.batch, count)
         cores = r.state_cores(function, read, options)
-        fields = {name: state}
-        if not r.one_array:
-            fields = state_arrays.named(function, name, state, cores)
-        wanted = [core for core in cores if core is not None]
-        for (field, x), core in zip(fields.items(), wanted, strict=True):
+        fields = state_arrays.named(
+            function, name, state, cores, one_array=r.one_array, pooled=True
+        )
+        for (field, x), core in zip(fields.items(), cores.values(), strict=True):
             _check_array(function, field, x)
             self.add(field, x, core)
         self.indices = checked_indices(
             function, name, indices, self.count, self.size, different=written
         )
         if written:
-            state_arrays.apart(function, self.fields)
+            state_arrays.updated(function, self.fields)
 
     def rows(self) -> Any:
         """The states of the batch: copies, as calls without indices take them."""
@@ -211,7 +210,7 @@ def checked_rows(
         _check_array(function, field, x)
         pool.add(field, x, core)
     if written:
-        state_arrays.apart(function, pool.fields)
+        state_arrays.updated(function, pool.fields)
     return checked_indices(function, name, indices, pool.count, pool.size, different=True)
 
 

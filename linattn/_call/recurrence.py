@@ -229,17 +229,17 @@ class Recurrence(Kernels):
             if result is not NotImplemented:
                 o, s, z = result
                 return o, state if written else State(s, z)
-        given = State(state) if self.one_array else state
-        plain = type(given) is State and type(normalize) is bool
-        if plain and self._fits(given, operands, normalize):
-            after = given if written else state_arrays.copy(given)
-            outputs = None, *present(after)
+        arrays = self._plain_state(state, operands, normalize)
+        if arrays is not None:
+            after = arrays if written else [
+                np.array(x) if type(x) is np.ndarray else x for x in arrays
+            ]  # fmt: skip
             result = self._plain.call(
-                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
+                self._step, operands, (), feature_map, scale, normalize, eps, flags, (None, *after),
                 state_indices,
             )  # fmt: skip
             if result is not NotImplemented:
-                return result[0], self.public(after)
+                return result[0], state if written else self._state_of(after, normalize)
         with_rows = state_indices is not None
         if with_rows or mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
@@ -252,15 +252,17 @@ class Recurrence(Kernels):
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
         dtype, cores = state_dtype(*call.typed), self.cores(call.fit.sizes, key[-1])
-        fields = self._checked_state(function, "state", state, call.batch, cores, dtype)
-        if not in_place:
-            fields = state_arrays.spread(fields, call.batch, cores)
-            state = self.public(fields)
-        elif self.one_array:
-            state_arrays.updated(function, {"state": (state, len(cores.s))}, call.batch)
+        fields = state_arrays.checked(
+            function, "state", state, cores, call.batch, dtype, one_array=self.one_array
+        )
+        arrays = [*fields.values()]
+        if in_place:
+            state_arrays.updated(function, fields, call.batch, cores.values())
         else:
-            state_arrays.in_place(function, fields, call.batch, cores)
-        return run(self._step[key], inputs, (None, *present(fields)))[0], state
+            shapes = [(*call.batch, *core) for core in cores.values()]
+            arrays = [np.array(np.broadcast_to(*x)) for x in zip(arrays, shapes, strict=True)]
+            state = self._state_of(arrays, key[-1])
+        return run(self._step[key], inputs, (None, *arrays))[0], state
 
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
@@ -281,11 +283,7 @@ class Recurrence(Kernels):
         o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
         if out is not None:
             checks.out(self.name, out, call.shape, *call.typed)
-        letters = self.present[key[-1]].values()
-        states = [
-            x[(..., None, *(slice(None),) * len(own))]
-            for x, own in zip(fields, letters, strict=True)
-        ]
+        states = self.as_packed(fields, key[-1])
         result = pool_call(
             rows, self._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
         )
@@ -296,16 +294,25 @@ class Recurrence(Kernels):
             return self.layout.read_for_gufunc(function, operands, tokens=tokens)
         return self.layout.read(function, operands, tokens=tokens)
 
-    def _fits(self, state: State, operands: Operands, normalize: Any) -> bool:
-        """Whether a state has the fields that it is to have, and sizes that gufuncs need not
-        check."""
-        fields = self.present[normalize]
-        if [x is None for x in state] != [x not in fields for x in State._fields]:
-            return False
+    def _plain_state(self, state: Any, operands: Operands, normalize: Any) -> Sequence[Any] | None:
+        """The arrays of a state that has the fields that it is to have, and sizes that gufuncs need
+        not check; else None: for a closer look."""
+        if type(normalize) is not bool:
+            return None
+        if self.one_array:
+            arrays = [state]
+        else:
+            fields = self.present[normalize]
+            if type(state) is not State or [x is None for x in state] != [
+                x not in fields for x in State._fields
+            ]:
+                return None
+            arrays = [x for x in state if x is not None]
         if self.longer is None:
-            return True
-        s, lengths = state.s, self._has_lengths(operands) and operands[self.longer].shape
-        return lengths and type(s) is np.ndarray and s.shape[-1:] == (lengths[-1] - 1,)
+            return arrays
+        s, lengths = arrays[0], self._has_lengths(operands) and operands[self.longer].shape
+        fits = lengths and type(s) is np.ndarray and s.shape[-1:] == (lengths[-1] - 1,)
+        return arrays if fits else None
 
     def _has_lengths(self, operands: Operands) -> bool:
         """Whether an operand is plain that is one longer than states, which gufuncs do not
@@ -320,8 +327,15 @@ class Recurrence(Kernels):
         return self.transition is not None and is_lazy(operands)
 
     def _result(self, packing: Any, normalize: bool, arrays: Sequence[Any]) -> Any:
-        """The state of a gufunc's outputs."""
-        return self.public(state_arrays.result(packing, self.present[normalize], arrays))
+        """The state of a gufunc's outputs, without the axis of sequences unless they are packed."""
+        if not packing.packed:
+            letters = self.present[normalize].values()
+            arrays = [x.squeeze(-1 - len(own)) for x, own in zip(arrays, letters, strict=True)]
+        return self._state_of(arrays, normalize)
+
+    def _state_of(self, arrays: Sequence[Any], normalize: Bool) -> Any:
+        """The state of these arrays."""
+        return self.public(dict(zip(self.present[bool(normalize)], arrays, strict=True)))
 
     # --- their parts ---------------------------------------------------------
 

@@ -21,10 +21,10 @@ from .._states.state_arrays import State
 from ..feature_maps import PositiveRandomFeatures
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .._types import Array, Shape
     from .recurrence import Recurrence
-
-FIELDS = {"s": "fm", "z": "f", "log_scale": "f"}
 
 
 def call(
@@ -60,26 +60,26 @@ class _Call:
         self.packing = state_arrays.sequences(name, n, self.batch, cu_seqlens, key_lengths)
         self.options = omega, math.sqrt(phi.temperature), *numbers, *self.packing.indices
 
-    def state(self, argument: str, state: Any, no_scale: float) -> State:
+    def state(self, argument: str, state: Any, no_scale: float) -> tuple[Array, ...]:
         """The arrays of a state (..., r, f, m); zeros if it is left out.
 
         log_scale is ``no_scale`` if the state has none.
         """
-        r, packed = self.packing.r, self.packing.packed
-        inner = (r, *self.core) if packed else self.core
+        inner = (self.packing.r, *self.core) if self.packing.packed else self.core
+        cores, log_scale = {"s": inner, "z": inner[:-1]}, None
         if state is None and argument != "state":
-            state = np.zeros(inner, self.dtype), np.zeros(inner[:-1], self.dtype)
-        cores, log_scale = State(inner, inner[:-1]), None
-        if isinstance(state, tuple) and len(state) == len(State._fields):
+            state = [np.zeros(core, self.dtype) for core in cores.values()]
+        elif isinstance(state, tuple) and len(state) == len(State._fields):
             *state, log_scale = state
-        fields = state_arrays.checked(self.name, argument, state, self.batch, cores, self.dtype)
-        cores = cores._replace(log_scale=cores.z)
+        found = state_arrays.checked(self.name, argument, state, cores, self.batch, self.dtype)
+        s, z = found.values()
         if log_scale is None:
-            log_scale = np.full_like(fields.z, no_scale)
+            log_scale = np.full_like(z, no_scale)
         else:
             self._check_scale(argument, log_scale, inner[:-1])
-        fields = fields._replace(log_scale=log_scale)
-        return State(*state_arrays.operands(fields, cores, self.packing))
+        if not self.packing.packed:
+            s, z, log_scale = s[..., None, :, :], z[..., None, :], log_scale[..., None, :]
+        return s, z, log_scale
 
     def _check_scale(self, argument: str, log_scale: Any, core: Shape) -> None:
         name = f"{argument}.log_scale"
@@ -89,11 +89,17 @@ class _Call:
                 f"{self.name}: {name} holds NaN or inf; expected finite numbers, or -inf for no key"
             )
 
-    def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
+    def run(self, start: Iterable[Array], out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
         inputs = *self.arrays, *self.options, *start
         o, *end = run(internal_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
-        return o, state_arrays.result(self.packing, FIELDS, end)
+        return o, self.result(*end)
+
+    def result(self, s: Array, z: Array, log_scale: Array) -> State:
+        """The state of a gufunc's outputs."""
+        if self.packing.packed:
+            return State(s, z, log_scale)
+        return State(s.squeeze(-3), z.squeeze(-2), log_scale.squeeze(-2))
 
 
 def _forward(
@@ -118,8 +124,9 @@ def _step(
     if in_place:
         if state[2] is None:
             raise ValueError(f"{name}: state.log_scale is None; expected an array to write to")
-        cores = State(call.core, call.core[:-1], call.core[:-1])
-        state_arrays.in_place(name, state, call.batch, cores)
+        fields = {f"state.{x}": y for x, y in zip(State._fields, state, strict=True)}
+        f = call.core[:1]
+        state_arrays.updated(name, fields, call.batch, (call.core, f, f))
     o, after = call.run(start)
     if in_place:
         for x, y in zip(state, after, strict=True):
@@ -144,7 +151,7 @@ def _backward(
         return first
     if initial_state is not None:
         ds, dz, dlog_scale = gradient_sums.sum_all((ds, dz, dlog_scale), start)
-    state = state_arrays.result(call.packing, FIELDS, (ds, dz, dlog_scale))
+    state = call.result(ds, dz, dlog_scale)
     if initial_state is None or len(initial_state) < 3 or initial_state[2] is None:
         state = state._replace(log_scale=None)  # it is included in the gradient of z
     return *first, state

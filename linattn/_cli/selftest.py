@@ -152,8 +152,7 @@ def _of_recurrence(
             x[:, 0] if "n" in row.dims else x for row, x in zip(rows, arrays.values(), strict=True)
         )
         cores = r.cores(sizes, True, heads)
-        state = State(*(None if core is None else rng.random(core) for core in cores))
-        return [*token, r.public(state)]
+        return [*token, r.public({x: rng.random(core) for x, core in cores.items()})]
     if method == "forward":
         return [*arrays.values()]
     output = heads, *(sizes[x] for x in r.layout.output)

@@ -12,9 +12,7 @@ from .._core import checks
 from .._core.summaries import shown_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .._types import Array, ArrayLike, DType, Shape
+    from .._types import Array, ArrayLike, Cores, DType, Shape
 
 
 class State(NamedTuple):
@@ -86,45 +84,6 @@ def sequences(
     return Sequences(begin, end, keys, cu_seqlens is not None, r)
 
 
-def operands(state: Iterable[Any], cores: State, packing: Sequences) -> tuple[Any, ...]:
-    """The arrays of a state as gufuncs take them, with an axis r before their own ones."""
-    return tuple([
-        x if packing.packed else x[(..., None, *(slice(None),) * len(core))]
-        for x, core in zip(state, cores, strict=True)
-        if x is not None
-    ])  # fmt: skip
-
-
-def result(packing: Sequences, fields: Mapping[str, str], arrays: Iterable[Any]) -> State:
-    """The state of a gufunc's outputs, without the axis r unless sequences are packed.
-
-    ``fields`` has the letters of the axes of each.
-    """
-    return State(**{
-        field: x if packing.packed else x.squeeze(-1 - len(letters))
-        for (field, letters), x in zip(fields.items(), arrays, strict=True)
-    })  # fmt: skip
-
-
-def copy(state: Any) -> State:
-    """A state with copies of its plain arrays."""
-    return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))
-
-
-def fields(
-    function: str, name: str, state: Any, expected: str = "linattn.State(s, z)"
-) -> tuple[Any, Any, Any]:
-    """The fields of a state; None for a log_scale that it leaves out."""
-    try:
-        if isinstance(state, np.ndarray):
-            raise TypeError
-        s, z, *rest = state
-        (log_scale,) = rest or (None,)
-    except (TypeError, ValueError):
-        raise no_state(function, name, state, expected) from None
-    return s, z, log_scale
-
-
 def no_state(function: str, name: str, x: Any, expected: str) -> TypeError:
     """The error for what is no state; before the first token a step needs one as well."""
     if x is None:
@@ -133,43 +92,54 @@ def no_state(function: str, name: str, x: Any, expected: str) -> TypeError:
     return TypeError(f"{function}: {name} is a {type(x).__name__}; expected a {expected}")
 
 
-def named(
-    function: str, name: str, state: Any, cores: State, *, any_scale: bool = False
-) -> dict[str, Any]:
-    """The fields of a state by the names of messages; those without a core have to be None.
+_NOT_THERE = {"z": ", as normalize is False", "log_scale": " for this map"}
 
-    With ``any_scale``, log_scale may be None as well.
+
+def named(
+    function: str, name: str, state: Any, cores: Cores, *, one_array: bool = False,
+    pooled: bool = False, any_scale: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The arrays of a state by the names of messages, in the order of their cores.
+
+    Options of a call say which there are, but not which a pool was made with.  With ``any_scale``,
+    log_scale may be None.
     """
+    if one_array:
+        return {name: state}
+    scaled = "log_scale" in cores
+    try:
+        if isinstance(state, np.ndarray):
+            raise TypeError
+        s, z, *rest = state
+        (log_scale,) = rest or (None,)
+    except (TypeError, ValueError):
+        expected = f"linattn.State(s, z{', log_scale' if scaled and not pooled else ''})"
+        raise no_state(function, name, state, expected) from None
     found = {}
-    for field, x, core in zip(State._fields, fields(function, name, state), cores, strict=True):
-        if (x is None) is not (core is None) and not (
-            any_scale and x is None and field == "log_scale"
-        ):
-            what, expected = ("None", "an array") if x is None else ("given", "None")
-            raise ValueError(f"{function}: {name}.{field} is {what}; expected {expected}")
-        if x is not None:
+    for field, x in zip(State._fields, (s, z, log_scale), strict=True):
+        if field not in cores:
+            if x is not None:
+                why = "" if pooled else _NOT_THERE[field]
+                raise ValueError(f"{function}: {name}.{field} is given; expected None{why}")
+        elif x is None and any_scale and field == "log_scale":
+            pass
+        elif x is None and (pooled or (field == "z" and not scaled)):
+            why = "" if pooled else ", as normalize is True"
+            raise ValueError(f"{function}: {name}.{field} is None; expected an array{why}")
+        else:
             found[f"{name}.{field}"] = x
     return found
 
 
-def checked(function: str, name: str, state: Any, lead: Shape, cores: State, dtype: DType) -> State:
-    """A state of arrays (..., *core), whose other axes broadcast to ``lead``.
-
-    A core of None stands for a field that has to be None.
-    """
-    scaled = cores.log_scale is not None
-    expected = f"linattn.State(s, z{', log_scale' if scaled else ''})"
-    s, z, log_scale = fields(function, name, state, expected)
-    if log_scale is not None and not scaled:
-        raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
-    if z is None and cores.z is not None and not scaled:
-        raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
-    if z is not None and cores.z is None:
-        raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    found = State(s, z, log_scale)
-    for field, x, core in zip(State._fields, found, cores, strict=True):
-        if core is not None:
-            checked_field(function, f"{name}.{field}", x, lead, core, dtype)
+def checked(
+    function: str, name: str, state: Any, cores: Cores, lead: Shape, dtype: DType, *,
+    one_array: bool = False,
+) -> dict[str, Array]:  # fmt: skip
+    """The arrays (..., *core) of a state, whose other axes broadcast to ``lead``, by the names of
+    messages."""
+    found = named(function, name, state, cores, one_array=one_array)
+    for (field, x), core in zip(found.items(), cores.values(), strict=True):
+        checked_field(function, field, x, lead, core, dtype)
     return found
 
 
@@ -186,35 +156,19 @@ def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dt
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
 
 
-def in_place(function: str, state: State, batch: Shape, cores: State) -> None:
-    """Check that a state can be updated: it has all leading axes and can be written."""
-    pairs = zip(State._fields, state, cores, strict=True)
-    fields = {f"state.{name}": (x, len(core)) for name, x, core in pairs if core is not None}
-    updated(function, fields, batch)
+def updated(
+    function: str, fields: Mapping[str, Array], batch: Shape = (), cores: Iterable[Shape] = ()
+) -> None:
+    """Check fields to write into: each must be writeable, in memory of its own.
 
-
-def spread(state: State, batch: Shape, cores: State) -> State:
-    """Copies of a state's arrays, with all leading axes."""
-    return State(*(
-        x if core is None else np.array(np.broadcast_to(x, (*batch, *core)))
-        for x, core in zip(state, cores, strict=True)
-    ))  # fmt: skip
-
-
-def updated(function: str, fields: Mapping[str, tuple[Array, int]], batch: Shape) -> None:
-    """Check that fields, each with so many axes of its own, can be updated: they have all leading
-    axes and can be written."""
-    for name, (x, core) in fields.items():
-        if x.shape[: x.ndim - core] != batch:
+    If cores are given, each must have all leading axes.
+    """
+    for (name, x), core in zip(fields.items(), cores, strict=False):
+        if x.shape != (*batch, *core):
             raise ValueError(
                 f"{function}: {name} has shape {x.shape}; expected leading axes "
                 f"{batch} to be updated in place"
             )
-    apart(function, {name: x for name, (x, _) in fields.items()})
-
-
-def apart(function: str, fields: Mapping[str, Array]) -> None:
-    """Check fields to write into: each must be writeable, in memory of its own."""
     for name, x in fields.items():
         checks.writeable(function, name, x)
     for (name, x), (other, y) in combinations(fields.items(), 2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from operator import itemgetter
@@ -132,9 +132,9 @@ class Call(BlockedCall):
     def _state_arrays(self, state: State | None) -> list[Any]:
         """The fields of a given state as dask arrays, in the chunks of the leading axes."""
         found: list[Any] = []
-        for x, core in zip(state or (), self.cores, strict=False):
+        for field, x in zip(State._fields, state or (), strict=False):
             if x is not None:
-                x = da.asarray(x)
+                x, core = da.asarray(x), self.cores[field]
                 x = x[(None,) * (len(self.batch) - (x.ndim - len(core)))]
                 lead = (c if n > 1 else (1,) for c, n in zip(self.lead, x.shape, strict=False))
                 x = x.rechunk((*lead, *core))
@@ -208,23 +208,21 @@ class Call(BlockedCall):
         chunks = *self.lead, self.tokens, self.read.shape[-1:]
         return self.graph.array("o", parts, chunks, self.dtype)
 
-    def fields(self, states: Value, j: int) -> list[Any]:
-        """Blocks of each array of the states at the tokens j; None for those they lack."""
-        return [
-            None if core is None
-            else {at: self.graph.add(itemgetter(i), states((*at, j))) for at in self.positions}
-            for i, core in enumerate(self.cores)
-        ]  # fmt: skip
+    def fields(self, states: Value, j: int) -> dict[str, Any]:
+        """Blocks of each array of the states at the tokens j, by field."""
+        places = {x: State._fields.index(x) for x in self.cores}
+        return {
+            x: {at: self.graph.add(itemgetter(i), states((*at, j))) for at in self.positions}
+            for x, i in places.items()
+        }
 
-    def as_state(self, fields: list[Any]) -> State:
+    def as_state(self, fields: Mapping[str, Any]) -> State:
         """A State of dask arrays."""
-        return State(*(
-            None if parts is None
-            else self.graph.array(
-                name, parts, (*self.lead, *((n,) for n in core)), self.state_dtype
-            )
-            for name, parts, core in zip(State._fields, fields, self.cores, strict=True)
-        ))  # fmt: skip
+        chunks = {x: (*self.lead, *((n,) for n in core)) for x, core in self.cores.items()}
+        return State(**{
+            x: self.graph.array(x, parts, chunks[x], self.state_dtype)
+            for x, parts in fields.items()
+        })  # fmt: skip
 
     def gradient_blocks(self, grads: Sequence[Value]) -> list[Any]:
         """The gradients of each operand by its own blocks; None for those left out."""

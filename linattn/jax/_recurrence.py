@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._call.initial import NAME, given, recurrence_of, state_of
+from .._call.initial import NAME, given, read, recurrence_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
 from .._core.checks import flag, number, positive, switch
@@ -73,7 +73,7 @@ def forward(
         return o
     if cu_seqlens is None:
         end = [x.squeeze(-len(own)) for x, own in zip(end, kernel.state, strict=True)]
-    return o, r.public(State(**dict(zip(r.present[normalize], end, strict=True))))
+    return o, r.public(dict(zip(r.present[normalize], end, strict=True)))
 
 
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
@@ -120,11 +120,11 @@ def initial_state(
     shapes = tuple(
         _traced_checks.stand_in(arrays.get(row.name)) for row in r.operands[: len(operands)]
     )
-    return state_of(
-        shapes, operator, features,
-        lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
-        cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
-    )  # fmt: skip
+    unmapped = None if isinstance(phi, str) else phi
+    _, call, lead = read(shapes, operator, unmapped, cu_seqlens)
+    cores = r.cores(call.fit.sizes, normalize, *lead, features=features)
+    state: State = r.public(r.start(partial(jnp.full, dtype=dtype), cores))
+    return state
 
 
 def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
@@ -269,13 +269,11 @@ def _state(
     """
     if state is None and not given:
         cores = r.cores(sizes, normalize, *(packed or (1,)))
-        start = r.state(lambda shape, value: jnp.full(shape, value, dtype), cores)
-        return tuple(x for x in start if x is not None)
+        return tuple(r.start(partial(jnp.full, dtype=dtype), cores).values())
     cores = r.cores(sizes, normalize, *packed)
     field = "state" if given else "initial_state"
-    start = _traced_checks.state(name, field, state, batch, cores, dtype, one_array=r.one_array)
+    start = _traced_checks.state(name, field, state, cores, batch, dtype, one_array=r.one_array)
     return tuple(
         x if packed else jnp.expand_dims(x, -1 - len(core))
-        for x, core in zip(start, cores, strict=True)
-        if x is not None
+        for x, core in zip(start, cores.values(), strict=True)
     )

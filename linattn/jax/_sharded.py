@@ -7,6 +7,7 @@ these effects to all, and each device then runs from its own state.  JAX differe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -60,14 +61,14 @@ def _effect(r: Recurrence, arrays: list[Any], end_of: Callable[..., State], opti
 def _start(r: Recurrence, mine: Any, initial_state: State | None) -> State:
     """The state before all tokens, with all leading axes."""
     arrays = {field: getattr(mine, field, None) for field in State._fields}
-    shapes = State(**{field: x.shape for field, x in arrays.items() if x is not None})
+    shapes = {field: x.shape for field, x in arrays.items() if x is not None}
     dtype, lead = mine.s.dtype, mine.s.ndim - len(r.layout.state)
-    empty = r.state(lambda shape, value: jnp.full(shape, value, dtype), shapes)
     if initial_state is None:
-        return empty
-    cores, batch = State(*(x and x[lead:] for x in shapes)), shapes.s[:lead]
-    fields = _traced_checks.state(r.name, "initial_state", initial_state, batch, cores, dtype)
-    return jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), empty, fields)
+        return State(**r.start(partial(jnp.full, dtype=dtype), shapes))
+    cores, batch = {field: x[lead:] for field, x in shapes.items()}, shapes["s"][:lead]
+    fields = _traced_checks.state(r.name, "initial_state", initial_state, cores, batch, dtype)
+    full = zip(shapes, fields, strict=True)
+    return State(**{field: jnp.broadcast_to(x, shapes[field]) for field, x in full})
 
 
 def _is_array(x: Any) -> bool:

@@ -14,7 +14,7 @@ from .._core.checks import array
 from .._core.dtypes import is_weak, work_dtype
 from .._states import state_arrays
 from .._states.state_arrays import State
-from .._types import DType, Shape
+from .._types import Cores, DType, Shape
 from ._arrays import checked, is_complex
 
 
@@ -62,28 +62,28 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
 
 
 def state(
-    function: str, name: str, x: Any, lead: Sequence[Any], cores: State, dtype: DType,
+    function: str, name: str, x: Any, cores: Cores, lead: Sequence[Any], dtype: DType,
     *, one_array: bool = False,
-) -> State:  # fmt: skip
-    """A state, converted to ``dtype``, as `state_arrays.checked` checks it."""
-    if one_array:
-        x = None if x is None else checked(function, name, x).astype(dtype)
-        core = sizes(cores.s)
-        state_arrays.checked_field(function, name, stand_in(x), sizes(lead), core, dtype)
-        return State(x)
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arrays of a state, converted to ``dtype``, as `state_arrays.checked` checks them."""
+
+    def converted(name: str, y: Any) -> Any:
+        if y is None:
+            return None
+        return checked(function, name, y, complex_too=is_complex(dtype)).astype(dtype)
+
     given = x
-    if isinstance(x, tuple):
-        complex_too = is_complex(dtype)
-        x = tuple(
-            None
-            if y is None
-            else checked(function, f"{name}.{field}", y, complex_too=complex_too).astype(dtype)
-            for y, field in zip(x, State._fields, strict=False)
-        )
-        given = tuple(map(stand_in, x))
-    known = State(*(None if core is None else sizes(core) for core in cores))
-    state_arrays.checked(function, name, given, sizes(lead), known, dtype)
-    return State(*x)
+    arrays: tuple[Any, ...] = ()
+    if one_array:
+        arrays = (converted(name, x),)
+        given = stand_in(arrays[0])
+    elif isinstance(x, tuple):
+        pairs = zip(State._fields, x, strict=False)
+        arrays = tuple(converted(f"{name}.{field}", y) for field, y in pairs)
+        given = tuple(map(stand_in, arrays))
+    known = {field: sizes(core) for field, core in cores.items()}
+    state_arrays.checked(function, name, given, known, sizes(lead), dtype, one_array=one_array)
+    return tuple(y for y in arrays if y is not None)
 
 
 def _there(function: str, name: str, x: Any, instead: Any) -> Any:

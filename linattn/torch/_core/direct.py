@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..._linattn import tensor_array, tensor_call
-from ..._states.state_arrays import apart
+from ..._states.state_arrays import updated
 from . import private
 from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL
 
@@ -100,4 +100,4 @@ def check_memory(function: str, fields: Mapping[str, Tensor]) -> None:
         memory = {name: array(x) for name, x in fields.items()}
     except (TypeError, RuntimeError):  # a tensor without memory
         return
-    apart(function, memory)
+    updated(function, memory)

@@ -38,23 +38,18 @@ def initial_state(
         with torch.no_grad():
             return int(phi(one.to(dtype)).shape[-1])
 
-    def full(shape: Any, value: float, _: Any = None) -> Tensor:
+    def full(shape: Any, value: float) -> Tensor:
         return values.new_full(shape, value, dtype=dtype)
 
+    if torch.compiler.is_compiling():  # sizes may be symbols, which NumPy's checks cannot read
+        named = {x.name: y for x, y in zip(rows, args, strict=True)}
+        lead, sizes = described.shape(named, step=not whole)
+        lead = lead if cu_seqlens is None else (*lead, len(cu_seqlens) - 1)
+    else:
+        shapes = tuple(shape_alone(x) for x in args)
+        unmapped = None if isinstance(phi, str) else phi
+        _, call, lead = initial.read(shapes, operator, unmapped, cu_seqlens)
+        sizes = call.fit.sizes
     rescaled = isinstance(phi, map_texts.TensorMap) and phi.rescaled
-    if not torch.compiler.is_compiling():
-        return initial.state_of(
-            tuple(shape_alone(x) for x in args), operator, features, full,
-            normalize=normalize, cu_seqlens=cu_seqlens, rescaled=rescaled,
-            unmapped=None if isinstance(phi, str) else phi,
-        )  # fmt: skip
-    # Sizes may be symbols, which NumPy's checks cannot read.
-    named = {x.name: y for x, y in zip(rows, args, strict=True)}
-    lead, sizes = described.shape(named, step=not whole)
-    if cu_seqlens is not None:
-        lead = (*lead, len(cu_seqlens) - 1)
-    if recurrence.mapped:
-        sizes["d"] = features(sizes["d"])
-    cores = recurrence.cores(sizes, normalize, *lead)
-    cores = cores._replace(log_scale=cores.z) if rescaled else cores
-    return recurrence.public(recurrence.state(full, cores))
+    cores = recurrence.cores(sizes, normalize, *lead, features=features, rescaled=rescaled)
+    return recurrence.public(recurrence.start(full, cores))
