@@ -188,11 +188,13 @@ class Clone:
     def build(self, **environment):
         """The folder of the editable wheel's files."""
         with tempfile.TemporaryDirectory(dir=self.parent) as wheels:
-            tools = {"CC": str(self.compiler), "LDSHARED": str(self.compiler), "LINATTN_ISAS": ISA}
-            run("-c", EDITABLE, wheels, cwd=self.root, **tools, **environment)
+            run("-c", EDITABLE, wheels, cwd=self.root, **self.tools(), **environment)
             (wheel,) = Path(wheels).glob("*.whl")
             shutil.unpack_archive(wheel, self.parent / "site", "zip")
         return self.parent / "site"
+
+    def tools(self):
+        return {"CC": str(self.compiler), "LDSHARED": str(self.compiler), "LINATTN_ISAS": ISA}
 
     def compiled(self, **environment):
         """The names of the objects that a build compiles."""
@@ -241,6 +243,19 @@ def test_only_what_has_changed_is_compiled(clone):
         assert clone.compiled() == objects, header
     assert clone.compiled(CFLAGS="-DLA_ANY") == kernels | sources
     assert clone.compiled(CFLAGS="-DLA_ANY") == set()
+
+
+@pytest.mark.slow
+def test_links_objects_that_are_older_than_the_module(clone):
+    """Those of a normal build, after a debug build in another folder."""
+    build = "setup.py", "-q", "build_ext", "--inplace"
+    run(*build, cwd=clone.root, **clone.tools())
+    modules = [*clone.root.glob("**/_linattn*.so")]
+    assert modules
+    for module in modules:
+        os.utime(module, (2**31, 2**31))
+    run(*build, cwd=clone.root, **clone.tools())
+    assert [x for x in modules if x.stat().st_mtime >= 2**31] == []
 
 
 @pytest.mark.slow
