@@ -11,7 +11,7 @@ EXT = -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -DPy_LIMITED_API=
 build: ## compiles what has changed in src/, into linattn/; see LINATTN_ISAS in CONTRIBUTING.md
 	$(PYTHON) setup.py -q build_ext --inplace $(ARGS)
 
-debug: export CFLAGS = -g -O1
+debug: export CFLAGS = -g -Og
 debug: ## the same for a debugger, with objects of its own, so that `make build` only links again
 	$(PYTHON) setup.py -q build_ext --inplace --build-temp build/debug $(ARGS)
 

@@ -197,7 +197,8 @@ class BuildExt(build_ext):
         linked.sources = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             linked.extra_objects = list(pool.map(self.compile_unit, units))
-        self.force = True  # links even if older objects replace newer ones, as flags may ask
+        # Links even if the objects are older than the module, as those of other flags may be.
+        self.force = self.compiler.force = True
         super().build_extension(linked)
         if WINDOWS:  # remove the linker's import library and debug information
             folder = os.path.dirname(self.get_ext_fullpath(ext.name))

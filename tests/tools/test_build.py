@@ -1,5 +1,6 @@
 """What setup.py builds: an archive that installs, the instruction sets asked for, the flags."""
 
+import importlib
 import os
 import re
 import shutil
@@ -188,11 +189,13 @@ class Clone:
     def build(self, **environment):
         """The folder of the editable wheel's files."""
         with tempfile.TemporaryDirectory(dir=self.parent) as wheels:
-            tools = {"CC": str(self.compiler), "LDSHARED": str(self.compiler), "LINATTN_ISAS": ISA}
-            run("-c", EDITABLE, wheels, cwd=self.root, **tools, **environment)
+            run("-c", EDITABLE, wheels, cwd=self.root, **self.tools(), **environment)
             (wheel,) = Path(wheels).glob("*.whl")
             shutil.unpack_archive(wheel, self.parent / "site", "zip")
         return self.parent / "site"
+
+    def tools(self):
+        return {"CC": str(self.compiler), "LDSHARED": str(self.compiler), "LINATTN_ISAS": ISA}
 
     def compiled(self, **environment):
         """The names of the objects that a build compiles."""
@@ -244,6 +247,19 @@ def test_only_what_has_changed_is_compiled(clone):
 
 
 @pytest.mark.slow
+def test_links_objects_that_are_older_than_the_module(clone):
+    """Those of a normal build, after a debug build in another folder."""
+    build = "setup.py", "-q", "build_ext", "--inplace"
+    run(*build, cwd=clone.root, **clone.tools())
+    modules = [*clone.root.glob("**/_linattn*.so")]
+    assert modules
+    for module in modules:
+        os.utime(module, (2**31, 2**31))
+    run(*build, cwd=clone.root, **clone.tools())
+    assert [x for x in modules if x.stat().st_mtime >= 2**31] == []
+
+
+@pytest.mark.slow
 def test_what_failed_to_compile_is_not_up_to_date(clone):
     clone.build()
     text = clone.compiler.read_text()
@@ -286,3 +302,54 @@ def test_an_unknown_instruction_set_is_refused():
     )  # fmt: skip
     assert done.returncode != 0
     assert "LINATTN_ISAS has mmx" in done.stderr
+
+
+@pytest.mark.slow
+def test_wheels_have_the_same_bytes(tmp_path, monkeypatch):
+    """Built in two folders; docs/platforms.md says the same of what a compiler makes."""
+    if os.name != "posix":
+        pytest.skip("a shell script is the compiler")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    script = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    wheels = []
+    for parent in (tmp_path / "a", tmp_path / "another"):
+        clone = Clone(parent)
+        run("-c", script, parent, cwd=clone.root, **clone.tools())
+        wheels += parent.glob("*.whl")
+    first, second = (x.read_bytes() for x in wheels)
+    assert first == second
+
+
+def test_a_tag_is_the_version(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    release = importlib.import_module("release")
+    for file in ("linattn/_version.py", "CITATION.cff", "CHANGELOG.md", "pyproject.toml"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    number = release.version()
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## [{number}]\n")
+    assert linattn.__version__ == number and release.wrong(f"v{number}") == []
+    assert release.wrong("v9.9.9") == [f"the tag is v9.9.9; expected v{number}"]
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n")
+    assert release.wrong(f"v{number}") == [
+        f"CHANGELOG.md's first section is Unreleased; expected {number}"
+    ]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/x.whl").write_bytes(b"")
+    bill = release.sbom(tmp_path / "dist")
+    assert [x["name"] for x in bill["components"]] == ["numpy", "x.whl"]
+    assert bill["components"][1]["hashes"][0]["content"].startswith("e3b0c442")
+
+
+def test_actions_are_pinned():
+    """To commits, each with the version in a comment."""
+    uses = [
+        line.strip("- ")
+        for file in ROOT.glob(".github/workflows/*.yml")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert uses
+    for line in uses:
+        assert re.fullmatch(r"uses: [\w/.-]+@[0-9a-f]{40} # v[\d.]+", line), line
