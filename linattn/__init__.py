@@ -13,7 +13,14 @@ if importlib.util.find_spec("linattn._linattn") is None:
 from . import feature_maps, ufuncs
 from ._call.fused import FusedState
 from ._call.initial import initial_state
-from ._core.settings import get_isa, get_num_threads, set_isa, set_num_threads, show_config
+from ._core.settings import (
+    get_include,
+    get_isa,
+    get_num_threads,
+    set_isa,
+    set_num_threads,
+    show_config,
+)
 from ._states.masks import lengths_from_mask
 from ._states.state_arrays import State
 from ._version import __version__
@@ -70,6 +77,7 @@ __all__ = [
     "gated_delta_backward",
     "gated_delta_step",
     "gated_step",
+    "get_include",
     "get_isa",
     "get_num_threads",
     "initial_state",
