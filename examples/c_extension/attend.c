@@ -3,7 +3,7 @@
  *     attend.causal(q, k, v, o)      o[...] = linattn.causal(q, k, v)
  *     attend.gated(q, k, v, g, o)    o[...] = linattn.gated(q, k, v, g)
  *
- * Arguments are buffers of float32 or float64: NumPy's arrays, array.array, memoryviews. */
+ * Arguments are buffers of float32 or float64, such as NumPy's arrays. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -14,7 +14,8 @@ enum { MOST = 8 };
 
 static const linattn_api *linattn; /* set by PyInit_attend */
 
-/* Calls an operator with arrays, of which the last is its result, and numbers between. */
+/* Calls an operator with arrays, the last of which is its result, and numbers before
+ * it. */
 static PyObject *
 run(const char *operator, PyObject *args, int arrays, const double *numbers, int count)
 {

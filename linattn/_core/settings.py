@@ -84,8 +84,8 @@ def get_include() -> str:
 
     Notes
     -----
-    Takes negligible time and memory.  `linattn.h` declares linattn's operators for programs in C,
-    C++ or other languages, which call them without Python objects and without the GIL.
+    Takes negligible time and memory.  ``linattn.h`` declares the operators for programs in C, C++
+    and other languages, which call them without Python objects and without the GIL.
 
     Examples
     --------

@@ -2,10 +2,11 @@
  *
  *     const linattn_api *linattn = linattn_import();      once, with the GIL
  *     int op = linattn->find("causal_elu");               q, k, v, scale, eps -> o
- *     int status = linattn->call(op, operands, 6, 0);     from any thread, without the GIL
+ *     int status = linattn->call(op, operands, 6, 0);     in any thread, without GIL
  *
  * Operators are those of linattn.ufuncs, with the same names, operands and results, and
- * keep them within a major version of this interface. */
+ * keep them within a major version of this interface.  The memory of an array is one
+ * allocation, which nothing else writes to during a call. */
 #ifndef LINATTN_H
 #define LINATTN_H
 
@@ -86,7 +87,7 @@ typedef struct {
     /* The dtype of an operand in a call whose first operand has dtype `first`, or
      * LINATTN_LEFT_OUT if the operator does not take that. */
     int (*dtype)(int op, int place, int first);
-    /* Computes; returns a status.  Outputs have all leading axes, and may overlap inputs.
+    /* Computes; returns a status.  Outputs have all leading axes, and may lie on inputs.
      * A status other than LINATTN_OK means that nothing was written.  Results do not
      * depend on `threads`, the most that it may use; 0: linattn.get_num_threads(). */
     int (*call)(int op, const linattn_array *operands, int count, int threads);

@@ -1,4 +1,4 @@
-/* c_api.h: operators for other extensions, as linattn/include/linattn.h declares them. */
+/* c_api.h: operators for other extensions, as linattn/include/linattn.h has them. */
 #ifndef LA_C_API_H
 #define LA_C_API_H
 

@@ -56,8 +56,8 @@ add_product(ptrdiff_t *total, ptrdiff_t size, ptrdiff_t step)
                : 0;
 }
 
-/* Whether an array has sizes, and NumPy would accept them: the product of those that are
- * not 0 counts. */
+/* Whether an array has sizes that NumPy would accept: without those that are 0, their
+ * product fits. */
 static int
 has_sizes(const linattn_array *a, ptrdiff_t itemsize)
 {

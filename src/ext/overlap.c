@@ -140,8 +140,8 @@ longest(const struct walk *w)
     return w->axes > 0 ? w->step[w->axes - 1] : 0;
 }
 
-/* Where all longer steps are multiples of a period, the rest of an array lies in the same
- * part of each period: two arrays are apart if these parts are. */
+/* Where all longer steps are multiples of a period, the rest of an array lies in the
+ * same part of each period: two arrays are apart if these parts are. */
 int
 la_tensors_meet(const struct la_tensor *x, ptrdiff_t x_itemsize,
                 const struct la_tensor *y, ptrdiff_t y_itemsize)

@@ -155,3 +155,7 @@ def make(name, rng, dtype=np.float32, lead=(2, 3), **sizes):
         else:
             inputs.append((rng.uniform(-0.5, 0.5, shape)).astype(own))
     return inputs, outputs
+
+
+if __name__ == "__main__":
+    print("\n".join(families()))
