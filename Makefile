@@ -20,7 +20,7 @@ test: ## the quick tests on all processors; ARGS may name files
 
 lint: ## ruff, and the layout of Python and C
 	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
-	find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	find src linattn examples -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
 
 .PHONY: asan tsan analyze tidy valgrind fuzz coverage differential errors
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer

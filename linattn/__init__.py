@@ -18,7 +18,14 @@ if os.path.isdir(_sources := os.path.join(os.path.dirname(__file__), "../src/ker
 from . import feature_maps, ufuncs
 from ._call.fused import FusedState
 from ._call.initial import initial_state
-from ._core.settings import get_isa, get_num_threads, set_isa, set_num_threads, show_config
+from ._core.settings import (
+    get_include,
+    get_isa,
+    get_num_threads,
+    set_isa,
+    set_num_threads,
+    show_config,
+)
 from ._states.masks import lengths_from_mask
 from ._states.state_arrays import State
 from ._version import __version__
@@ -75,6 +82,7 @@ __all__ = [
     "gated_delta_backward",
     "gated_delta_step",
     "gated_step",
+    "get_include",
     "get_isa",
     "get_num_threads",
     "initial_state",

@@ -3,6 +3,7 @@ from typing import Any, Final, TypedDict
 
 import numpy as np
 
+_C_API: Final[Any]  # a capsule of the linattn_api in include/linattn.h
 compiler: Final[str]
 EVEN_PIECES: Final[int]
 ufunc_names: Final[tuple[str, ...]]

@@ -19,13 +19,7 @@ enum { LA_NTYPES = sizeof(la_types) / sizeof(la_types[0]) };
 static inline ptrdiff_t
 la_size_of(const struct la_operation *what, enum la_operand id)
 {
-    if (la_is_index(id)) {
-        return sizeof(ptrdiff_t);
-    }
-    if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return 2;
-    }
-    return la_number_size(what->dtype);
+    return la_operand_size(id, what->dtype, la_type_of(id, what->type));
 }
 
 #endif

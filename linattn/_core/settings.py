@@ -18,6 +18,7 @@ import linattn._linattn as _linattn  # not from the package, which imports this 
 from .._version import __version__
 
 MAX_THREADS = 1024  #: limit of the pool
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def get_num_threads() -> int:
@@ -71,6 +72,28 @@ def set_num_threads(n: int) -> None:
         _linattn.set_num_threads(n)
     except (ValueError, OverflowError):
         raise ValueError(f"set_num_threads: n is {n}; expected 1 to 1024") from None
+
+
+def get_include() -> str:
+    """The folder of ``linattn.h``, for compilers of extensions that call linattn from C.
+
+    Returns
+    -------
+    str
+        An absolute path.
+
+    Notes
+    -----
+    Takes negligible time and memory.  ``linattn.h`` declares the operators for programs in C, C++
+    and other languages, which call them without Python objects and without the GIL.
+
+    Examples
+    --------
+    >>> import linattn, os
+    >>> os.listdir(linattn.get_include())
+    ['linattn.h']
+    """
+    return str(PACKAGE / "include")
 
 
 def available_isas() -> tuple[str, ...]:

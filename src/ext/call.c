@@ -5,6 +5,40 @@
 
 enum { MAX_AXES = 64 }; /* NumPy's limit; they are merged into LA_MAX_AXES */
 
+int
+la_operation_set(struct la_operation *what, struct la_storage tokens)
+{
+    const int properties = la_operators[what->signature->op].properties;
+    what->dtype = tokens.dtype;
+    what->type = tokens.type;
+    return tokens.type == LA_COMPLEX && !(properties & LA_TAKES_COMPLEX) ? -1 : 0;
+}
+
+struct la_storage
+la_operation_storage(const struct la_operation *what, enum la_operand id)
+{
+    return (struct la_storage){what->dtype, la_type_of(id, what->type)};
+}
+
+ptrdiff_t
+la_tensor_strides(ptrdiff_t *strides, const ptrdiff_t *shape, int ndim,
+                  ptrdiff_t itemsize)
+{
+    ptrdiff_t count = 1;
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        strides[axis] = count * itemsize;
+        count *= shape[axis];
+    }
+    return count;
+}
+
+struct la_tensor
+la_tensor_number(const struct la_operation *what, union la_number *number, double x)
+{
+    *number = la_number_of(what->dtype, x);
+    return (struct la_tensor){.data = number};
+}
+
 /* The leading axes of a call before they are merged. */
 struct lead {
     int axes;

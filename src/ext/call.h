@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#include "number.h"
 #include "plan.h"
 
 /* An array, or a number with ndim 0, owned by the caller. */
@@ -25,6 +26,35 @@ struct la_operation {
     const ptrdiff_t *rows; /* of the call (plan.h) */
 };
 
+/* How the numbers of an array are stored, and the dtype that they are computed in. */
+struct la_storage {
+    enum la_dtype dtype;
+    enum la_type type;
+};
+
+/* Sets the dtypes of a call from how its first operand, which has tokens, is stored; -1
+ * if the operator does not take that. */
+int la_operation_set(struct la_operation *what, struct la_storage tokens);
+
+/* How an operand of the call is stored that is not an index. */
+struct la_storage la_operation_storage(const struct la_operation *what,
+                                       enum la_operand id);
+
+/* Bytes per number of an operand that is stored so. */
+static inline ptrdiff_t
+la_operand_size(enum la_operand id, enum la_dtype dtype, enum la_type type)
+{
+    return la_is_index(id) ? (ptrdiff_t)sizeof(ptrdiff_t) : la_stored_size(dtype, type);
+}
+
+/* Sets the strides of an array without gaps; returns the number of its elements. */
+ptrdiff_t la_tensor_strides(ptrdiff_t *strides, const ptrdiff_t *shape, int ndim,
+                            ptrdiff_t itemsize);
+
+/* x, rounded to the dtype of the call and kept at `number`, as an operand. */
+struct la_tensor la_tensor_number(const struct la_operation *what,
+                                  union la_number *number, double x);
+
 /* Fills `call` from its operands, in the order of the signature.  Leading axes
  * broadcast by NumPy's rules.  Outputs have all leading axes and must not overlap any
  * operand. Returns LA_DONE, or LA_BAD_SHAPE if shapes do not match or too many axes
@@ -36,6 +66,11 @@ enum la_status la_call_prepare(struct la_call *call, const struct la_operation *
  * empty array (overlap.c). */
 void la_tensor_extent(const struct la_tensor *x, ptrdiff_t itemsize, const char **begin,
                       const char **end);
+
+/* Whether elements of two arrays may share memory.  They do not if they lie apart, or
+ * are parts of the rows of one array (overlap.c). */
+int la_tensors_meet(const struct la_tensor *x, ptrdiff_t x_itemsize,
+                    const struct la_tensor *y, ptrdiff_t y_itemsize);
 
 /* Whether elements of an array share memory; -1 if there is no memory to find out
  * (overlap.c). */

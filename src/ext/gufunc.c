@@ -16,11 +16,11 @@
 
 #include "gufunc_object.h"
 
-/* The largest numbers of signatures and gufuncs. */
-enum { NSIGNATURES = 16 * LA_NOPS, NGUFUNCS = 2048 };
+/* The largest number of signatures. */
+enum { NSIGNATURES = 16 * LA_NOPS };
 
 static struct la_signature signatures[NSIGNATURES];
-static struct la_gufunc gufuncs[NGUFUNCS];
+static struct la_gufunc gufuncs[LA_NGUFUNCS];
 static int nsignatures, ngufuncs;
 
 /* By operator: its form, what it offers, and its first gufunc. */
@@ -97,7 +97,7 @@ new_gufunc(struct la_gufunc *g)
 static void
 add_gufunc(const struct la_signature *signature, enum la_map map)
 {
-    assert(ngufuncs < NGUFUNCS);
+    assert(ngufuncs < LA_NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[signature->op];
     char operands[256];
@@ -236,6 +236,12 @@ la_gufunc_make(PyObject *Py_UNUSED(module), PyObject *arg)
         }
     }
     return Py_XNewRef(object);
+}
+
+const struct la_gufunc *
+la_gufunc_at(int i)
+{
+    return i < ngufuncs ? &gufuncs[i] : NULL;
 }
 
 const struct la_form *

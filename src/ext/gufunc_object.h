@@ -43,6 +43,10 @@ la_gufunc_of(PyObject *gufunc)
     return (const struct la_gufunc *)(const void *)((PyUFuncObject *)gufunc)->data;
 }
 
+/* Gufunc number i, of fewer than LA_NGUFUNCS; NULL past the last one. */
+enum { LA_NGUFUNCS = 2048 };
+const struct la_gufunc *la_gufunc_at(int i);
+
 /* The form of an operator, and the gufunc of one of its variants. */
 const struct la_form *la_gufunc_form(enum la_op op);
 const struct la_gufunc *la_gufunc_variant(enum la_op op, la_variant variant,

@@ -1,10 +1,9 @@
 /* loop.c: NumPy's loops of a gufunc, one for each dtype of its tokens. */
 #include "numpy_api.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
+#include "aliases.h"
 #include "gufunc_object.h"
 #include "run.h"
 
@@ -51,71 +50,6 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
 
-/* The range of bytes of operand i of a call: its first byte and one past its last. */
-static void
-span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin,
-        const char **end)
-{
-    const struct la_slot *slot = &call->signature->slots[i];
-    ptrdiff_t shape[LA_MAX_AXES + LA_MAX_RANK], strides[LA_MAX_AXES + LA_MAX_RANK];
-    for (int axis = 0; axis < call->axes; axis++) {
-        shape[axis] = call->extent[axis];
-        strides[axis] = call->x[i].outer[axis];
-    }
-    for (int core = 0; core < slot->rank; core++) {
-        shape[call->axes + core] =
-            call->dims[la_signature_dim(call->signature, slot->dims[core])];
-        strides[call->axes + core] = call->x[i].core[core];
-    }
-    const struct la_tensor x = {
-        .data = call->x[i].data,
-        .ndim = call->axes + slot->rank,
-        .shape = shape,
-        .strides = strides,
-    };
-    la_tensor_extent(&x, itemsize, begin, end);
-}
-
-/* Whether an output overlaps these bytes. */
-static int
-is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *begin,
-           const char *end)
-{
-    const struct la_signature *signature = call->signature;
-    int found = 0;
-    for (int i = signature->nin; !found && i < signature->nin + signature->nout; i++) {
-        const char *to, *to_end;
-        span_of(call, i, PyDataType_ELSIZE(descr[i]), &to, &to_end);
-        found = begin < to_end && to < end;
-    }
-    return found;
-}
-
-/* Copies the inputs that share memory with an output into copies[i], which the caller
- * frees.  NumPy does so itself, except if input and output are the same array: it
- * assumes that a gufunc reads all of its operands before it writes.  0, or -1 without
- * memory. */
-static int
-copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
-{
-    for (int i = 0; i < call->signature->nin; i++) {
-        const char *begin, *end;
-        span_of(call, i, PyDataType_ELSIZE(descr[i]), &begin, &end);
-        const size_t bytes = (size_t)(end - begin);
-        if (bytes == 0 || !is_aliased(call, descr, begin, end)) {
-            continue;
-        }
-        copies[i] = malloc(bytes);
-        if (copies[i] == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        memcpy(copies[i], begin, bytes);
-        call->x[i].data = (char *)copies[i] + (call->x[i].data - begin);
-    }
-    return 0;
-}
-
 /* One inner loop, in NumPy's calling convention; called with the GIL. */
 static int
 run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
@@ -146,13 +80,16 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
         }
     }
     void *copies[LA_MAX_OPERANDS] = {NULL};
-    int status = elementwise ? 0 : copy_aliased(&call, context->descriptors, copies);
-    if (status == 0) {
+    int status = -1;
+    /* NumPy copies inputs itself, except if input and output are the same array: it
+     * assumes that a gufunc reads all of its operands before it writes. */
+    if (!elementwise && la_aliases_copy(&call, 0, copies) < 0) {
+        PyErr_NoMemory();
+    }
+    else {
         status = la_run_python(&call);
     }
-    for (int i = 0; i < signature->nin; i++) {
-        free(copies[i]);
-    }
+    la_aliases_free(&call, copies);
     return status;
 }
 

@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "c_api.h"
 #include "cpu.h"
 #include "describe.h"
 #include "gufunc.h"
@@ -218,7 +219,9 @@ exec(PyObject *module)
         PyModule_AddIntConstant(module, "EVEN_PIECES", LA_EVEN_PIECES) < 0) {
         return -1;
     }
-    return la_gufunc_add_all(module) < 0 ? -1 : la_describe(module);
+    const int failed = la_gufunc_add_all(module) < 0 || la_describe(module) < 0 ||
+                       la_c_api_add(module) < 0;
+    return failed ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {

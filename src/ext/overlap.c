@@ -1,5 +1,5 @@
-/* overlap.c: the range of memory of an array, and whether elements of an array share
- * memory. */
+/* overlap.c: the range of memory of an array, and whether elements of one array, or of
+ * two, share memory. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -27,6 +27,17 @@ insert(struct walk *w, ptrdiff_t size, ptrdiff_t step)
     w->step[at] = step;
     w->size[at] = size;
     w->count *= (double)size;
+}
+
+static ptrdiff_t
+common_divisor(ptrdiff_t x, ptrdiff_t y)
+{
+    while (y != 0) {
+        const ptrdiff_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return x;
 }
 
 /* Whether each axis steps over the whole range of the shorter steps. */
@@ -63,12 +74,7 @@ any_shared(const struct walk *w, ptrdiff_t itemsize)
 {
     ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
-        for (ptrdiff_t rest = w->step[axis];
-             rest != 0;) { /* the greatest common divisor */
-            const ptrdiff_t next = unit % rest;
-            unit = rest;
-            rest = next;
-        }
+        unit = common_divisor(unit, w->step[axis]);
     }
     unsigned char *marks = calloc((size_t)(w->extent / unit / CHAR_BIT + 1), 1);
     if (marks == NULL) {
@@ -103,6 +109,64 @@ la_tensor_extent(const struct la_tensor *x, ptrdiff_t itemsize, const char **beg
     *end += itemsize;
 }
 
+/* Sets w to the axes of an array that is not empty. */
+static void
+set_walk(struct walk *w, const struct la_tensor *x, ptrdiff_t extent)
+{
+    w->axes = 0;
+    w->count = 1;
+    w->extent = extent;
+    for (int axis = 0; axis < x->ndim; axis++) {
+        const ptrdiff_t step = x->strides[axis];
+        if (x->shape[axis] > 1) {
+            insert(w, x->shape[axis], step < 0 ? -step : step);
+        }
+    }
+}
+
+/* Takes the axis with the longest step away, of which *period becomes a divisor. */
+static void
+drop_longest(struct walk *w, ptrdiff_t *period)
+{
+    const int axis = --w->axes;
+    *period = common_divisor(*period, w->step[axis]);
+    w->extent -= (w->size[axis] - 1) * w->step[axis];
+}
+
+/* The longest step that is left, or 0. */
+static ptrdiff_t
+longest(const struct walk *w)
+{
+    return w->axes > 0 ? w->step[w->axes - 1] : 0;
+}
+
+/* Where all longer steps are multiples of a period, the rest of an array lies in the
+ * same part of each period: two arrays are apart if these parts are. */
+int
+la_tensors_meet(const struct la_tensor *x, ptrdiff_t x_itemsize,
+                const struct la_tensor *y, ptrdiff_t y_itemsize)
+{
+    const char *x_begin, *x_end, *y_begin, *y_end;
+    la_tensor_extent(x, x_itemsize, &x_begin, &x_end);
+    la_tensor_extent(y, y_itemsize, &y_begin, &y_end);
+    if (x_begin == x_end || y_begin == y_end || x_end <= y_begin || y_end <= x_begin) {
+        return 0;
+    }
+    struct walk a, b;
+    set_walk(&a, x, x_end - x_begin);
+    set_walk(&b, y, y_end - y_begin);
+    ptrdiff_t period = 0;
+    while (longest(&a) > 0 || longest(&b) > 0) {
+        drop_longest(longest(&a) >= longest(&b) ? &a : &b, &period);
+        ptrdiff_t from = (y_begin - x_begin) % period;
+        from += from < 0 ? period : 0;
+        if (a.extent <= from && b.extent <= period - from) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int
 la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
 {
@@ -111,13 +175,8 @@ la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
     if (begin == end) {
         return 0;
     }
-    struct walk w = {.count = 1, .extent = end - begin};
-    for (int axis = 0; axis < x->ndim; axis++) {
-        const ptrdiff_t step = x->strides[axis];
-        if (x->shape[axis] > 1) {
-            insert(&w, x->shape[axis], step < 0 ? -step : step);
-        }
-    }
+    struct walk w;
+    set_walk(&w, x, end - begin);
     if (is_nested(&w, itemsize)) {
         return 0;
     }

@@ -99,10 +99,12 @@ la_pool_set_num_threads(int n)
     atomic_store(&num_threads, n);
 }
 
-void
+long
 la_pool_hold_threads(long n)
 {
+    const long before = held_threads;
     held_threads = n < 0 ? 0 : n > LA_MAX_THREADS ? LA_MAX_THREADS : (int)n;
+    return before;
 }
 
 void

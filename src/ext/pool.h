@@ -20,9 +20,9 @@ int la_pool_run(la_work work, void (*idle)(void *job), void *job, size_t items,
 int la_pool_get_num_threads(void);
 void la_pool_set_num_threads(int n);
 
-/* la_pool_set_num_threads for calls of this thread only, for frameworks with their own
- * number of threads; 0 ends it. */
-void la_pool_hold_threads(long n);
+/* la_pool_set_num_threads for calls of this thread only, for callers with their own
+ * number of threads; 0 ends it.  Returns what was held before. */
+long la_pool_hold_threads(long n);
 
 /* Makes workers sleep this long after each piece, so that the caller finishes long
  * before them; 0 ends it.  For tests. */

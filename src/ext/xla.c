@@ -12,7 +12,6 @@
 
 #include "call.h"
 #include "gufunc.h"
-#include "number.h"
 #include "xla_python.h"
 
 /* The operands of a call while they are read. */
@@ -81,28 +80,24 @@ attribute(const struct la_xla_frame *frame, const char *name,
     return NULL;
 }
 
-/* How numbers of a dtype are stored, and the dtype in which they are computed; -1 if no
- * kernel has it. */
+/* How numbers of a dtype are stored; -1 if no kernel has it. */
 static int
-read_dtype(enum la_xla_dtype dtype, enum la_dtype *computed, enum la_type *type)
+read_dtype(enum la_xla_dtype dtype, struct la_storage *x)
 {
-    *computed = dtype == LA_XLA_C128 ? LA_F64 : LA_F32; /* also for tokens of 16 bits */
-    *type = dtype == LA_XLA_F16                           ? LA_HALF
-            : dtype == LA_XLA_BF16                        ? LA_BFLOAT
-            : dtype == LA_XLA_C64 || dtype == LA_XLA_C128 ? LA_COMPLEX
-                                                          : LA_NATIVE;
-    return *type != LA_NATIVE ? 0 : la_xla_float(dtype, computed);
+    x->dtype = dtype == LA_XLA_C128 ? LA_F64 : LA_F32; /* also for tokens of 16 bits */
+    x->type = dtype == LA_XLA_F16                           ? LA_HALF
+              : dtype == LA_XLA_BF16                        ? LA_BFLOAT
+              : dtype == LA_XLA_C64 || dtype == LA_XLA_C128 ? LA_COMPLEX
+                                                            : LA_NATIVE;
+    return x->type != LA_NATIVE ? 0 : la_xla_float(dtype, &x->dtype);
 }
 
 /* Sets the dtypes of a call from that of the first operand; -1 if no kernel has it. */
 static int
 set_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    if (read_dtype(dtype, &what->dtype, &what->type) < 0) {
-        return -1;
-    }
-    const int properties = la_operators[what->signature->op].properties;
-    return what->type == LA_COMPLEX && !(properties & LA_TAKES_COMPLEX) ? -1 : 0;
+    struct la_storage tokens;
+    return read_dtype(dtype, &tokens) < 0 ? -1 : la_operation_set(what, tokens);
 }
 
 /* Whether an operand of the call has the expected dtype. */
@@ -110,10 +105,10 @@ static int
 is_expected(const struct la_operation *what, enum la_operand id,
             enum la_xla_dtype dtype)
 {
-    enum la_dtype computed;
-    enum la_type type;
-    return read_dtype(dtype, &computed, &type) == 0 && computed == what->dtype &&
-           type == la_type_of(id, what->type);
+    const struct la_storage expected = la_operation_storage(what, id);
+    struct la_storage x;
+    return read_dtype(dtype, &x) == 0 && x.dtype == expected.dtype &&
+           x.type == expected.type;
 }
 
 /* Converts indices of 32 bits, JAX's default, to ptrdiff_t. */
@@ -151,27 +146,17 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
         return "linattn: an operand has the wrong dtype";
     }
     const enum la_type type = wide ? LA_NATIVE : la_type_of(id, c->what.type);
-    const ptrdiff_t itemsize =
-        is_index ? (ptrdiff_t)sizeof(ptrdiff_t) : la_stored_size(c->what.dtype, type);
-    ptrdiff_t count = 1;
-    for (int64_t axis = b->rank - 1; axis >= 0; axis--) {
+    for (int64_t axis = 0; axis < b->rank; axis++) {
         c->shape[i][axis] = (ptrdiff_t)b->dims[axis];
-        c->strides[i][axis] = count * itemsize;
-        count *= (ptrdiff_t)b->dims[axis];
     }
+    const ptrdiff_t count = la_tensor_strides(c->strides[i], c->shape[i], (int)b->rank,
+                                              la_operand_size(id, c->what.dtype, type));
     c->x[i] =
         (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i], wide};
     if (is_index && b->dtype == LA_XLA_S32 && widen(c, i, b, count) < 0) {
         return la_xla_no_memory;
     }
     return NULL;
-}
-
-static void
-take_number(struct operands *c, int i, double value)
-{
-    c->numbers[i] = la_number_of(c->what.dtype, value);
-    c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 
 /* Reads all operands.  Returns NULL, or an error message. */
@@ -196,7 +181,8 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
             if (number == numbers->size) {
                 return "linattn: there are fewer numbers than the operator takes";
             }
-            take_number(c, i, ((const double *)numbers->data)[number++]);
+            c->x[i] = la_tensor_number(&c->what, &c->numbers[i],
+                                       ((const double *)numbers->data)[number++]);
         }
         else if (arg == frame->args.size) {
             return "linattn: there are fewer operands than the operator takes";

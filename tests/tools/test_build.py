@@ -45,6 +45,7 @@ def test_archive_holds_every_file(archive):
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
     package = "linattn/**/*.py", "linattn/_linattn.pyi", "linattn/torch/*/*.pyi", "linattn/py.typed"
+    package += "linattn/include/*.h", "examples/**/*.*"
     tests = "tests/*.*", "tests/[a-z]*/*.*", "tools/*.*", "tools/fuzz/*"
     patterns = ("src/**/*", *package, *tests, "notebooks/*.ipynb")
     wanted = {

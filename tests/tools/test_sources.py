@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "src/kernel"
-FILES = sorted(ROOT.glob("src/**/*.[ch]"))
+FILES = sorted([*ROOT.glob("src/**/*.[ch]"), *ROOT.glob("linattn/include/*.h")])
 #: The folders of the kernels, from the lowest on; tables, beside them, are below all.
 STACK = (
     "vectors", "tiles", "maps", "decays", "convolution", "scans", "recurrences", "attention",

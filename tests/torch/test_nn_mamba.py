@@ -111,7 +111,8 @@ def test_initial_weights_are_the_published_ones():
 
 
 def test_operands_are_read_in_place():
-    """The convolution and the scan allocate their results, and copy none of u, z, B and C."""
+    """The scan allocates its result, as PyTorch does the convolution's, and copies none of u, z, B
+    and C."""
     layer, x = nn.Mamba(E), tokens(n=4000, dtype=torch.float32)
     with torch.no_grad():
         layer(x)
@@ -122,4 +123,4 @@ def test_operands_are_read_in_place():
         finally:
             tracemalloc.stop()
     result = BATCH * 4000 * layer.channels * 4
-    assert 2 * result <= peak < 2.2 * result
+    assert result <= peak < 1.2 * result

@@ -78,13 +78,13 @@ def test_generate(family, model, monkeypatch):
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
-    direct, flags = la._core.direct.Direct, []
-    step = direct.step
+    operator, flags = la._core.operator.TensorOperator, []
+    step = operator.step
 
-    def spy(self, operands, state, in_place, options):
+    def spy(self, operands, state, *, in_place=False, **options):
         if isinstance(state, la.State):
             flags.append(in_place)
-        return step(self, operands, state, in_place, options)
+        return step(self, operands, state, in_place=in_place, **options)
 
     def spy_fused(fused):
         def call(*args, in_place, **options):
@@ -93,7 +93,7 @@ def test_steps_write_to_the_cache(family, model, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(direct, "step", spy)
+    monkeypatch.setattr(operator, "step", spy)
     for name in ("fused_gated_delta_step", "fused_gated_step"):
         monkeypatch.setattr(_tokens, name, spy_fused(getattr(_tokens, name)))
     ids = tokens(2, 8)

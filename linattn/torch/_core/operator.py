@@ -195,11 +195,22 @@ class TensorOperator(Computation):
             return NotImplemented
         for name, x in given.items():  # where messages of arrays and tensors differ
             if name in ("state", "initial_state"):
-                if not self.states.has_fields(x):
+                if not (
+                    self.states.has_fields(x, work_dtype(like.dtype)) and self._alike(operands)
+                ):
                     return NotImplemented
             elif isinstance(x, Tensor) and x.is_floating_point():
                 return NotImplemented
         return direct(function, operands, given, options, complex_too=self.complex_too)
+
+    def _alike(self, operands: Sequence[Any]) -> bool:
+        """Whether the operands that determine the dtype of a call have the same."""
+        dtypes = {
+            getattr(x, "dtype", None)
+            for row, x in zip(self.operands, operands, strict=False)
+            if not row.state_dtype and x is not None
+        }
+        return len(dtypes) == 1
 
     def arguments(
         self,

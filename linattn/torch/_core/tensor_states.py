@@ -29,13 +29,13 @@ class States:
             names.index(needs[x]) if needs.get(x) in names else None for x in self.fields
         ]
 
-    def has_fields(self, state: Any) -> bool:
-        """Whether a state has the type that it is to have, and its first array."""
+    def has_fields(self, state: Any, dtype: torch.dtype) -> bool:
+        """Whether a state has the type that it is to have, and its first array that dtype."""
         if not self.one_array:
             if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
                 return False
             state = state[0]
-        return isinstance(state, Tensor)
+        return isinstance(state, Tensor) and state.dtype is dtype
 
     def read(
         self, name: str, argument: str, state: Any, dtype: torch.dtype | None
