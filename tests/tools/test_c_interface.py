@@ -14,7 +14,7 @@ import linattn
 from linattn import _linattn
 from linattn._core.settings import one_isa
 
-HERE = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 #: One name of each family.
 ONE_EACH = [names[0] for names in families().values()]
 
@@ -39,7 +39,7 @@ def test_struct():
 
 def test_operators_are_those_recorded():
     """With the same operands: lines of a release stay while the major version does."""
-    recorded = (HERE / "support/c_operators.txt").read_text(encoding="utf-8").splitlines()
+    recorded = (SUPPORT / "c_operators.txt").read_text(encoding="utf-8").splitlines()
     assert recorded and not {*recorded} - {*families()}
 
 

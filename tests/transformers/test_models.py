@@ -78,13 +78,13 @@ def test_generate(family, model, monkeypatch):
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
-    operator, flags = la._core.operator.TensorOperator, []
-    step = operator.step
+    direct, flags = la._core.operator.direct, []
 
-    def spy(self, operands, state, *, in_place=False, **options):
-        if isinstance(state, la.State):
-            flags.append(in_place)
-        return step(self, operands, state, in_place=in_place, **options)
+    def spy(function, operands, given, options, **more):
+        settings = getattr(function, "keywords", {}) | options
+        if "in_place" in settings:
+            flags.append(settings["in_place"])
+        return direct(function, operands, given, options, **more)
 
     def spy_fused(fused):
         def call(*args, in_place, **options):
@@ -93,7 +93,8 @@ def test_steps_write_to_the_cache(family, model, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(operator, "step", spy)
+    for place in (la._core.operator, la.fla._token):
+        monkeypatch.setattr(place, "direct", spy)
     for name in ("fused_gated_delta_step", "fused_gated_step"):
         monkeypatch.setattr(_tokens, name, spy_fused(getattr(_tokens, name)))
     ids = tokens(2, 8)

@@ -188,8 +188,8 @@ class TensorOperator(Computation):
         """What NumPy's function gives; NotImplemented if it takes an operator of PyTorch."""
         if is_compiling() or not isinstance(like := operands[self.values], Tensor):
             return NotImplemented
-        if self.description.keeps_strides and not like.is_contiguous():
-            return NotImplemented
+        if function is self.forward_of and not like.is_contiguous():
+            return NotImplemented  # its result is to have the same strides
         phi = options.get("feature_map", "identity")
         if not (type(phi) is str and phi in MAPS):
             return NotImplemented

@@ -62,8 +62,8 @@ def decode(
 
 
 def _decode(
-    r: Recurrence, tokens: tuple[Any, ...], *, s: Any, bonus: Any = None, groups: int, v_first: bool,
-    in_place: bool, **options: Any,
+    r: Recurrence, tokens: tuple[Any, ...], *, s: Any, bonus: Any = None, groups: int,
+    v_first: bool, in_place: bool, **options: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The same on arrays, whose views take a tenth of the time of tensors' views."""
     start = s.swapaxes(-1, -2) if v_first else s
