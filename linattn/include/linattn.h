@@ -87,9 +87,10 @@ typedef struct {
     /* The dtype of an operand in a call whose first operand has dtype `first`, or
      * LINATTN_LEFT_OUT if the operator does not take that. */
     int (*dtype)(int op, int place, int first);
-    /* Computes; returns a status.  Outputs have all leading axes, and may lie on inputs.
-     * A status other than LINATTN_OK means that nothing was written.  Results do not
-     * depend on `threads`, the most that it may use; 0: linattn.get_num_threads(). */
+    /* Computes; returns a status.  Outputs have all leading axes, and may overlap
+     * inputs.  A status other than LINATTN_OK means that nothing was written.  Results
+     * do not depend on `threads`, the most that the call may use; 0 stands for
+     * linattn.get_num_threads(). */
     int (*call)(int op, const linattn_array *operands, int count, int threads);
     const char *(*status_text)(int status);
 } linattn_api;

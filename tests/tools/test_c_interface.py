@@ -1,6 +1,7 @@
 """linattn.h: operators with the bits of the gufuncs, for operands in any memory, and threads."""
 
 import ctypes
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,20 +129,21 @@ def before_and_after(name):
 @one_isa()
 @pytest.mark.parametrize("name", [x for x in ONE_EACH if before_and_after(x)])
 @pytest.mark.parametrize("lead", [(), (5,)])
-def test_states_in_place(name, lead):
-    """Or one of its fields, though the others are not."""
+@pytest.mark.parametrize("long", [1, 10**6])
+def test_states_in_place(name, lead, long):
+    """Or some of the fields, though the others are not; whole sequences, or parts of them."""
     rng = np.random.default_rng(3)
-    before = _linattn.long_sequence(1)
+    inputs, outputs = make(name, rng, lead=lead, n=600, d=32, m=257, f=33, r=1)
+    pairs = before_and_after(name)
+    before = _linattn.long_sequence(long)
     try:
-        for many in (1, 3):
-            inputs, outputs = make(name, rng, lead=lead, n=600, d=64, m=96, f=65, r=1)
-            wanted, pairs = expected(name, inputs), before_and_after(name)
-            for chosen in {len(pairs), 1}:
-                given = [x.copy() if isinstance(x, np.ndarray) else x for x in inputs + outputs]
-                for i, j in pairs[:chosen]:
-                    given[j] = given[i]
-                assert call(name, *given, threads=many) == "OK"
-                assert_same(given[len(inputs) :], wanted)
+        wanted = expected(name, inputs)
+        for many, chosen in itertools.product((1, 8), (pairs, pairs[:1], pairs[-1:])):
+            given = [x.copy() if isinstance(x, np.ndarray) else x for x in inputs + outputs]
+            for i, j in chosen:
+                given[j] = given[i]
+            assert call(name, *given, threads=many) == "OK"
+            assert_same(given[len(inputs) :], wanted)
     finally:
         _linattn.long_sequence(before)
 

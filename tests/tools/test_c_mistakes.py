@@ -68,6 +68,10 @@ WRONG = {
     "more bytes than addresses in one axis": (change("q", shape={0: HUGE}), "BAD_SHAPE"),
     "a long stride": (change("q", strides={0: HUGE, 1: HUGE}), "BAD_POINTER"),
     "a long negative stride": (change("q", strides={0: -2 * HUGE}), "BAD_POINTER"),
+    "strides too long for both ways": (
+        change("q", strides={0: 2 * HUGE - 256, 1: -256}),
+        "BAD_POINTER",
+    ),
     "a stride to before all memory": (change("q", strides={0: -HUGE, 1: 0}), "BAD_POINTER"),
     "an unaligned stride": (change("q", strides={1: 6}), "BAD_ALIGNMENT"),
     "an output on itself": (change("o", strides={2: 0}), "OVERLAP"),
