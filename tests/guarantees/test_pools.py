@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
-from pooled import CASES, FIRST, apply, rows, same
 from states import flat
+from table import CASES, FIRST, apply, rows, same
 
 import linattn
-from linattn import FusedState, State
+from linattn import FusedState, State, reference
 from linattn._call.recurrence import RECURRENCES
 from linattn.reference import fused
 
@@ -30,7 +30,7 @@ def copy(state):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_steps(case, dtype):
     operands = case.operands((B, H), N, dtype=dtype)
-    pool = case.pool((P, H), dtype=dtype)
+    pool = case.state((P, H), dtype=dtype)
     before, own = copy(pool), rows(pool, INDICES)
     for t in range(N):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
@@ -45,7 +45,7 @@ def test_steps(case, dtype):
 @pytest.mark.parametrize("lead", [(B,), (1,), (1, H), (B, 1), (0, H), (B, 2, H)])
 def test_leading_axes(case, lead):
     indices = INDICES[: lead[0]].astype(np.int32)
-    operands, pool = case.operands(lead, 1), case.pool((P, *lead[1:]))
+    operands, pool = case.operands(lead, 1), case.state((P, *lead[1:]))
     own = rows(pool, indices)
     o, _ = case.one_step(operands, 0, pool, state_indices=indices)
     expected, own = case.one_step(operands, 0, own)
@@ -63,7 +63,7 @@ def test_layouts(case):
     def spread(x):
         return np.repeat(x, 2, 0)[::2]
 
-    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    operands, pool = case.operands((B, H), 1), case.state((P, H))
     own = rows(pool, INDICES)
     expected, own = case.one_step(operands, 0, own)
     for layout in (wide, spread, np.asfortranarray, lambda x: x[::-1].copy()[::-1]):
@@ -77,7 +77,7 @@ def test_layouts(case):
 
 @every_case
 def test_sequences(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    operands, pool = case.operands((B, H), N), case.state((P, H))
     before, own = copy(pool), rows(pool, INDICES)
     expected, last = case.forward(operands, initial_state=own)
     o = case.forward(operands, initial_state=pool, state_indices=INDICES, return_state=False)
@@ -93,7 +93,7 @@ def test_sequences(case):
 @every_case
 def test_packed_sequences(case):
     bounds = [0, 2, 2, N]
-    operands, pool = case.operands((H,), N), case.pool((H, P))
+    operands, pool = case.operands((H,), N), case.state((H, P))
     before, own = copy(pool), rows(pool, INDICES, 1)
     expected, last = case.forward(operands, initial_state=own, cu_seqlens=bounds)
     o, after = case.forward(operands, initial_state=pool, state_indices=INDICES, cu_seqlens=bounds)
@@ -105,8 +105,8 @@ def test_packed_sequences(case):
 
 @every_case
 def test_gradients(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
-    before, last = copy(pool), case.pool((B, H), seed=3)
+    operands, pool = case.operands((B, H), N), case.state((P, H))
+    before, last = copy(pool), case.state((B, H), seed=3)
     own = rows(pool, INDICES)
     for more in ({}, {"grad_state": last}):
         expected = case.backward(operands, initial_state=own, **more)
@@ -118,7 +118,7 @@ def test_gradients(case):
 @every_recurrence
 def test_rows_that_are_only_read_may_repeat(case):
     """One prefix, continued in several ways."""
-    operands, pool, indices = case.operands((B, H), N), case.pool((P, H)), np.array([4, 4, 1])
+    operands, pool, indices = case.operands((B, H), N), case.state((P, H)), np.array([4, 4, 1])
     options = {"initial_state": pool, "state_indices": indices}
     o = case.forward(operands, **options, return_state=False)
     own = rows(pool, indices)
@@ -204,7 +204,7 @@ WRONG = [
 @every_recurrence
 @pytest.mark.parametrize(("indices", "error", "message"), WRONG)
 def test_wrong_indices(case, indices, error, message):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    operands, pool = case.operands((B, H), N), case.state((P, H))
     before = copy(pool)
     with pytest.raises(error, match=f"^{case.step}: {message}"):
         case.one_step(operands, 0, pool, state_indices=indices)
@@ -218,7 +218,7 @@ def test_wrong_indices(case, indices, error, message):
 
 @every_recurrence
 def test_wrong_pools(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    operands, pool = case.operands((B, H), N), case.state((P, H))
     before = copy(pool)
 
     def refused(given, error, words, arrays=operands):
@@ -259,7 +259,7 @@ def in_one_memory(state):
 @every_recurrence
 def test_fields_that_share_memory(case):
     """They are refused where they would be written, and nothing has been."""
-    operands, pool, state = case.operands((B, H), N), case.pool((P, H)), case.pool((B, H))
+    operands, pool, state = case.operands((B, H), N), case.state((P, H)), case.state((B, H))
     if len(flat(pool)) == 1:
         return
     for given, call in (
@@ -306,7 +306,7 @@ def test_an_output_in_the_pool():
 def test_indices_in_the_output(case, options):
     """They are read before anything is written."""
     operands = case.operands((B, H), N)
-    pool, again = case.pool((P, H)), case.pool((P, H))
+    pool, again = case.state((P, H)), case.state((P, H))
     o, state = case.forward(operands, initial_state=pool, state_indices=INDICES, **options)
     out = np.empty_like(o)
     indices = out.reshape(-1).view(np.int64)[:B]
@@ -338,14 +338,14 @@ def test_dask_arrays():
 
 @every_case
 def test_steps_against_the_twin(case):
-    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    operands, pool = case.operands((B, H), 1), case.state((P, H))
     now = {
         name: operands[name].take(0, operands[name].ndim - len(letters))
         if letters[0] == "n"
         else operands[name]
         for name, letters in case.letters.items()
     }
-    twin = getattr(case.twin, case.step)
+    twin = getattr(reference, case.step)
     expected = twin(**now, state=pool, state_indices=INDICES, **case.step_options)
     result = case.one_step(operands, 0, pool, state_indices=INDICES)
     for x, y in zip(flat(result), flat(expected), strict=True):
@@ -365,7 +365,7 @@ def test_sequences_in_place(case, threads):
         linattn.set_num_threads(threads)
         for n in (0, 1, 3, 40, 130):
             operands = case.operands(lead, n, dtype="float32", **widths)
-            pool = case.pool((5, 8), dtype="float32", **widths)
+            pool = case.state((5, 8), dtype="float32", **widths)
             before, own = copy(pool), rows(pool, indices)
             expected = case.forward(operands, initial_state=own)
             o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
@@ -389,7 +389,7 @@ def test_sequences_in_place(case, threads):
 def test_no_state_is_allocated(case, n):
     """Neither by a step nor by a sequence."""
     operands = case.operands((4, 16), n or 1, dtype="float32", d=64, m=64)
-    pool = case.pool((6, 16), dtype="float32", d=64, m=64)
+    pool = case.state((6, 16), dtype="float32", d=64, m=64)
     options = {"state_indices": np.array([4, 1, 3, 0])}
 
     def call():
@@ -412,7 +412,7 @@ def test_no_state_is_allocated(case, n):
 @pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
 def test_lengths_in_place(case):
     if RECURRENCES[case.name].keys:
-        operands, pool = case.operands((3, 8), N), case.pool((5, 8))
+        operands, pool = case.operands((3, 8), N), case.state((5, 8))
         lengths = np.array([[2], [0], [N]])
         indices = np.array([4, 1, 3])
         expected = case.forward(operands, initial_state=rows(pool, indices), key_lengths=lengths)

@@ -7,11 +7,11 @@ import bounds
 import numpy as np
 import pytest
 from bounds import roundings
-from pooled import CASES, FIRST, apply, rows, same
 from states import flat
+from table import CASES, FIRST, apply, rows, same
 
 import linattn
-from linattn import State
+from linattn import State, reference
 
 LEAD, N = (3, 2), 9
 POSITIONS = [8, 0, 3, 3, 4, N]
@@ -62,7 +62,7 @@ def by_hand(case, operands, positions, start, **more):
 @pytest.mark.parametrize("with_start", [True, False])
 def test_equal_to_cutting_by_hand(case, dtype, with_start):
     operands = case.operands(LEAD, N, dtype=dtype)
-    start = case.pool(LEAD, dtype=dtype) if with_start else None
+    start = case.state(LEAD, dtype=dtype) if with_start else None
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     expected, each = by_hand(case, operands, POSITIONS, start)
     assert same(o, expected)
@@ -72,7 +72,7 @@ def test_equal_to_cutting_by_hand(case, dtype, with_start):
 
 @every_case
 def test_close_to_the_sequence(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     expected, last = case.forward(operands, initial_state=start)
     close([o, position(states, -1)], [expected, last])
@@ -80,7 +80,7 @@ def test_close_to_the_sequence(case):
 
 @every_recurrence
 def test_later_tokens_change_no_state(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     _, states = case.forward(operands, initial_state=start, state_at=[2, 5])
     changed = {name: x.copy() for name, x in operands.items()}
     for name, x in case.tokens(changed, 5, N).items():
@@ -92,7 +92,7 @@ def test_later_tokens_change_no_state(case):
 
 @every_recurrence
 def test_every_position(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     _, states = case.forward(operands, initial_state=start, state_at=range(N + 1))
     for p in range(N + 1):
         _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
@@ -107,7 +107,7 @@ def test_no_position_and_no_token(case):
     assert same(o, expected)
     for x, y in zip(flat(states), flat(last), strict=True):
         assert x.shape == (*LEAD, 0, *y.shape[len(LEAD) :])
-    none, start = case.operands(LEAD, 0), case.pool(LEAD)
+    none, start = case.operands(LEAD, 0), case.state(LEAD)
     o, states = case.forward(none, initial_state=start, state_at=[0, 0])
     assert o.shape[-2] == 0
     assert same(position(states, 1), start)
@@ -115,7 +115,7 @@ def test_no_position_and_no_token(case):
 
 @pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
 def test_key_lengths(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     lengths = np.array([[4], [0], [9]])
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS, key_lengths=lengths)
     expected, last = case.forward(operands, initial_state=start, key_lengths=lengths)
@@ -146,7 +146,7 @@ def test_outputs(case):
 @every_recurrence
 def test_pools(case):
     """The states at positions are returned, and the last one is written to the pool."""
-    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), np.array([5, 0, 3])
+    operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), np.array([5, 0, 3])
     own = rows(pool, indices)
     expected, states = case.forward(operands, initial_state=own, state_at=[2, N])
     options = {"state_indices": indices, "state_at": [2]}
@@ -175,7 +175,7 @@ def position_axis(states, i):
 def test_gradients(case, with_start):
     """The sum of the gradients of sequences that end at the positions."""
     operands = case.operands(LEAD, N)
-    start = case.pool(LEAD) if with_start else None
+    start = case.state(LEAD) if with_start else None
     _, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     rng = np.random.default_rng(0)
     cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
@@ -201,7 +201,7 @@ def test_gradients(case, with_start):
 
 @every_recurrence
 def test_gradients_without_those_of_states(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     grads = case.backward(operands, initial_state=start, state_at=[3])
     assert same(grads, case.backward(operands, initial_state=start))
 
@@ -299,7 +299,7 @@ def test_maps_that_are_objects(normalize):
     ],
 )
 def test_wrong_positions(case, positions, error, message):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     with pytest.raises(error, match=f"^{case.name}: {message}"):
         case.forward(operands, state_at=positions)
     with pytest.raises(error, match=f"^{case.name}_backward: {message}"):
@@ -308,7 +308,7 @@ def test_wrong_positions(case, positions, error, message):
 
 @every_recurrence
 def test_wrong_calls(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     with pytest.raises(ValueError, match="state_at is given and return_state is False"):
         case.forward(operands, state_at=[3], return_state=False)
     with pytest.raises(ValueError, match="cu_seqlens is given; expected None, as state_at"):
@@ -340,9 +340,9 @@ def test_gradient_of_the_wrong_kind():
 @every_case
 def test_against_the_twin(case):
     """Rows of a pool and states at positions at once, and their gradients."""
-    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), [5, 0, 3]
+    operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), [5, 0, 3]
     expected = [
-        case.forward(operands, case.twin, initial_state=pool, state_indices=indices, **more)
+        case.forward(operands, reference, initial_state=pool, state_indices=indices, **more)
         for more in ({}, {"state_at": POSITIONS})
     ]
     rng = np.random.default_rng(0)
@@ -351,7 +351,7 @@ def test_against_the_twin(case):
         states = State(states)
     cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
     options = {"state_indices": indices, "state_at": POSITIONS}
-    grads = case.backward(operands, case.twin, initial_state=pool, grad_state=cotangents, **options)
+    grads = case.backward(operands, reference, initial_state=pool, grad_state=cotangents, **options)
     given = apply(np.array, pool)
     found = case.backward(operands, initial_state=given, grad_state=cotangents, **options)
     close(found, grads, count=4096)
