@@ -32,12 +32,12 @@ import numpy as np
 from ml_dtypes import bfloat16, finfo
 
 import linattn
+from linattn import reference
 from linattn.reference import conv as ref_conv
 from linattn.reference import softmax as ref_softmax
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import draws_scans
-import recurrences
 from bounds import (
     BACKWARD_MEAN,
     BACKWARD_SUM,
@@ -54,6 +54,8 @@ from cases import Case
 from draws import Lot, call_of, wide_operands, working
 from gates import ROUNDINGS as GATED
 from states import flat
+from table import ATTENTION
+from table import Case as TableCase
 
 LENGTHS = (1024, 65536)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -98,14 +100,14 @@ def run_linear(case: Case, kind: str) -> Callable:
     return run
 
 
-def run_recurrence(rule: recurrences.Rule, gradient: bool, kind: str) -> Callable:
-    def call(module, rule, arrays):
+def run_recurrence(rule: TableCase, gradient: bool, kind: str) -> Callable:
+    def call(module, arrays):
         if gradient:
-            return flat(recurrences.backward(module, rule, arrays))
-        return flat(recurrences.forward(module, rule, arrays))
+            return flat(rule.backward(arrays, module))
+        return flat(rule.forward(arrays, module))
 
     def run(dtype, n):
-        arrays = recurrences.make(rule, n, WIDTH, WIDTH)
+        arrays = rule.operands((), n, d=WIDTH, m=WIDTH)
         rng = np.random.default_rng(0)
         for name in arrays if kind != "normal" else ():
             if name not in ("b", "beta", "g"):
@@ -118,17 +120,17 @@ def run_recurrence(rule: recurrences.Rule, gradient: bool, kind: str) -> Callabl
         arrays = {name: x.astype(dtype) for name, x in arrays.items()}
         for name in {"g", "bonus"} & {*arrays}:
             arrays[name] = arrays[name].astype(working(dtype))
-        exact = call(rule.twin, rule, {x: y.astype(np.longdouble) for x, y in arrays.items()})
+        exact = call(reference, {x: y.astype(np.longdouble) for x, y in arrays.items()})
         if rule.name == "gated":
             magnitudes = {x: y if x == "g" else abs(y) for x, y in arrays.items()}
             magnitudes = {x: y.astype(float) for x, y in magnitudes.items()}
             if kind != "normal":
                 magnitudes["g"] /= 2
-            magnitudes = call(rule.twin, rule, magnitudes)
+            magnitudes = call(reference, magnitudes)
         else:
             largest = max(float(abs(x).max()) for x in exact)
             magnitudes = [np.full(x.shape, largest) for x in exact]
-        return call(linattn, rule, arrays), exact, magnitudes
+        return call(linattn, arrays), exact, magnitudes
 
     return run
 
@@ -212,7 +214,7 @@ def draw_operands(shapes, dtype, kind: str) -> list[np.ndarray]:
     return [draw(rng, name, shape, kind).astype(dtype) for name, shape in pairs]
 
 
-def is_listed(rule: recurrences.Rule) -> bool:
+def is_listed(rule: TableCase) -> bool:
     """Whether the table has this variant.
 
     It has those with one number a token for every operand, and those with one a channel for every
@@ -242,7 +244,7 @@ def rows_for(kind: str) -> Iterator[Row]:
             case = case._replace(feature_map="identity", normalize=False)
             bound = of_sum if normal else int(worst(case))
             yield Row(f"{name}{end}, identity", kind, "sum", bound, run_linear(case, kind))
-    for rule in filter(is_listed, recurrences.ATTENTION):
+    for rule in filter(is_listed, ATTENTION):
         own = ", ".join(f"{x} a {'token' if y == 'n' else 'channel'}"
                         for x, y in rule.letters.items() if x in ("g", "beta"))  # fmt: skip
         own += ", erase" if "erase" in rule.letters else ""

@@ -110,16 +110,3 @@ def test_gradient_does_not_look_back():
             np.testing.assert_array_equal(dv[t + 1 :], clean[2][t + 1 :])
             rest = np.arange(n) != t
             np.testing.assert_array_equal(dq[rest], clean[0][rest])
-
-
-def test_heads_do_not_mix():
-    for operator in FORWARD + BACKWARD:
-        case = Case(operator, 37, 5, 9, lead=(6,))
-        operands = make(case)
-        clean = results(linattn, case, operands)
-        for which in range(len(operands)):
-            bad = [x.copy() for x in operands]
-            bad[which][2] = np.nan
-            for x, y in zip(results(linattn, case, bad), clean, strict=True):
-                rest = np.arange(6) != 2
-                np.testing.assert_array_equal(x[rest], y[rest])

@@ -7,38 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import check
-from cases import BACKWARD, FORWARD, VARIANTS, Case
 from every_call import Call, every_call
-from isas import ISAS
 from states import flat
 
 import linattn
 from linattn import feature_maps
 from linattn._core import settings
 
-OPERATORS = FORWARD + BACKWARD
-SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
-
 PRINT_ISA = "import linattn; print(linattn.get_isa())"
 
 
 def test_one_is_in_use():
     assert linattn.get_isa() in settings.available_isas()
-
-
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_against_the_twin(isa, name, operator):
-    isa(name)
-    assert linattn.get_isa() == name
-    for feature_map, normalize, dtype in VARIANTS:
-        for n, d, m in SIZES:
-            case = Case(
-                operator, n, d, m,
-                feature_map=feature_map, normalize=normalize, dtype=dtype, lead=(2,),
-            )  # fmt: skip
-            check(linattn, case)
 
 
 @pytest.mark.parametrize("name", settings.available_isas())

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD
-from recurrences import ATTENTION, make
+from table import ATTENTION
 
 import linattn
 
@@ -59,7 +59,7 @@ MANY = {"key_lengths": np.arange(200) % 9, "cu_seqlens": np.arange(0, 1601, 8)}
 def test_no_states_where_none_is_asked_for(rule, way, dtypes):
     """Of 200 sequences of 8 tokens each, whose states would be 8 times an operand."""
     heads = {"key_lengths": (200, 8), "cu_seqlens": (1600,)}[way]
-    arrays = make(rule, heads[-1], 64, 64, lead=heads[:-1])
+    arrays = rule.operands(heads[:-1], heads[-1], d=64, m=64)
     operands = {name: x.astype(dtypes[:3].strip()) for name, x in arrays.items()}
     operands["v"] = arrays["v"].astype(dtypes.split()[-1])  # the others are cast
     grad_out = operands.pop("grad_out")

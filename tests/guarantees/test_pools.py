@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
-from pooled import CASES, FIRST, apply, rows, same
 from states import flat
+from table import CASES, FIRST, apply, rows, same
 
 import linattn
-from linattn import FusedState, State
+from linattn import FusedState, State, reference
 from linattn._call.recurrence import RECURRENCES
 from linattn.reference import fused
 
@@ -30,7 +30,7 @@ def copy(state):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_steps(case, dtype):
     operands = case.operands((B, H), N, dtype=dtype)
-    pool = case.pool((P, H), dtype=dtype)
+    pool = case.state((P, H), dtype=dtype)
     before, own = copy(pool), rows(pool, INDICES)
     for t in range(N):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
@@ -45,7 +45,7 @@ def test_steps(case, dtype):
 @pytest.mark.parametrize("lead", [(B,), (1,), (1, H), (B, 1), (0, H), (B, 2, H)])
 def test_leading_axes(case, lead):
     indices = INDICES[: lead[0]].astype(np.int32)
-    operands, pool = case.operands(lead, 1), case.pool((P, *lead[1:]))
+    operands, pool = case.operands(lead, 1), case.state((P, *lead[1:]))
     own = rows(pool, indices)
     o, _ = case.one_step(operands, 0, pool, state_indices=indices)
     expected, own = case.one_step(operands, 0, own)
@@ -63,7 +63,7 @@ def test_layouts(case):
     def spread(x):
         return np.repeat(x, 2, 0)[::2]
 
-    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    operands, pool = case.operands((B, H), 1), case.state((P, H))
     own = rows(pool, INDICES)
     expected, own = case.one_step(operands, 0, own)
     for layout in (wide, spread, np.asfortranarray, lambda x: x[::-1].copy()[::-1]):
@@ -77,7 +77,7 @@ def test_layouts(case):
 
 @every_case
 def test_sequences(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    operands, pool = case.operands((B, H), N), case.state((P, H))
     before, own = copy(pool), rows(pool, INDICES)
     expected, last = case.forward(operands, initial_state=own)
     o = case.forward(operands, initial_state=pool, state_indices=INDICES, return_state=False)
@@ -93,7 +93,7 @@ def test_sequences(case):
 @every_case
 def test_packed_sequences(case):
     bounds = [0, 2, 2, N]
-    operands, pool = case.operands((H,), N), case.pool((H, P))
+    operands, pool = case.operands((H,), N), case.state((H, P))
     before, own = copy(pool), rows(pool, INDICES, 1)
     expected, last = case.forward(operands, initial_state=own, cu_seqlens=bounds)
     o, after = case.forward(operands, initial_state=pool, state_indices=INDICES, cu_seqlens=bounds)
@@ -105,8 +105,8 @@ def test_packed_sequences(case):
 
 @every_case
 def test_gradients(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
-    before, last = copy(pool), case.pool((B, H), seed=3)
+    operands, pool = case.operands((B, H), N), case.state((P, H))
+    before, last = copy(pool), case.state((B, H), seed=3)
     own = rows(pool, INDICES)
     for more in ({}, {"grad_state": last}):
         expected = case.backward(operands, initial_state=own, **more)
@@ -118,7 +118,7 @@ def test_gradients(case):
 @every_recurrence
 def test_rows_that_are_only_read_may_repeat(case):
     """One prefix, continued in several ways."""
-    operands, pool, indices = case.operands((B, H), N), case.pool((P, H)), np.array([4, 4, 1])
+    operands, pool, indices = case.operands((B, H), N), case.state((P, H)), np.array([4, 4, 1])
     options = {"initial_state": pool, "state_indices": indices}
     o = case.forward(operands, **options, return_state=False)
     own = rows(pool, indices)
@@ -187,126 +187,12 @@ def test_threads():
         linattn.set_num_threads(threads)
 
 
-# --- errors ---------------------------------------------------------------------
-
-
-WRONG = [
-    (np.array([5.0, 0, 3]), TypeError, "state_indices has dtype float64; expected integers"),
-    (np.array([True, False, True]), TypeError, "state_indices has dtype bool; expected integers"),
-    (np.array([5, 0]), ValueError, r"state_indices has shape \(2,\); expected \(3,\)"),
-    (np.array([[5, 0, 3]]), ValueError, r"state_indices has shape \(1, 3\); expected \(3,\)"),
-    (np.array([5, 0, 7]), ValueError, "state_indices has values from 0 to 7; expected 0 to 6"),
-    (np.array([5, -1, 3]), ValueError, "state_indices has values from -1 to 5; expected 0 to 6"),
-    (np.array([5, 2, 5]), ValueError, "state_indices has 5 twice; expected different rows"),
-]  # fmt: skip
-
-
-@every_recurrence
-@pytest.mark.parametrize(("indices", "error", "message"), WRONG)
-def test_wrong_indices(case, indices, error, message):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
-    before = copy(pool)
-    with pytest.raises(error, match=f"^{case.step}: {message}"):
-        case.one_step(operands, 0, pool, state_indices=indices)
-    with pytest.raises(error, match=f"^{case.name}: {message}"):
-        case.forward(operands, initial_state=pool, state_indices=indices)
-    if "twice" not in message:
-        with pytest.raises(error, match=f"^{case.name}_backward: {message}"):
-            case.backward(operands, initial_state=pool, state_indices=indices)
-    assert same(pool, before)
-
-
-@every_recurrence
-def test_wrong_pools(case):
-    operands, pool = case.operands((B, H), N), case.pool((P, H))
-    before = copy(pool)
-
-    def refused(given, error, words, arrays=operands):
-        for call in (
-            lambda: case.one_step(arrays, 0, given, state_indices=INDICES),
-            lambda: case.forward(arrays, initial_state=given, state_indices=INDICES),
-        ):
-            with pytest.raises(error, match=words) as caught:
-                call()
-            assert str(caught.value).startswith((f"{case.step}: ", f"{case.name}: "))
-
-    refused(None, ValueError, "state is None; expected a pool of states")
-    refused(apply(lambda x: x[:, 0], pool), ValueError, r"has shape .*; expected \(rows, 2")
-    refused(apply(lambda x: x.astype(np.float32), pool), TypeError, "has dtype float32; expected")
-    refused(apply(lambda x: x.tolist(), pool), TypeError, "is a list; expected")
-    refused("pool", TypeError, "is a str; expected")
-    if case.name != "causal_conv1d":
-        refused(pool.s, TypeError, r"is a ndarray; expected a linattn.State\(s, z\)")
-    fixed = copy(pool)
-    for x in flat(fixed):
-        x.flags.writeable = False
-    refused(fixed, ValueError, "is read-only; expected a writeable array")
-    refused(apply(lambda x: np.broadcast_to(x[:1], x.shape), pool), ValueError, "read-only|repeats")
-    alone = {
-        name: x[(0, 0)] if x.ndim > len(case.letters.get(name, "nm")) else x
-        for name, x in operands.items()
-    }
-    refused(pool, ValueError, "the operands have no leading axes", alone)
-    assert same(pool, before)
-
-
-def in_one_memory(state):
-    """The fields of a state, all of them from the first number of one buffer on."""
-    room = np.zeros(max(x.size for x in flat(state)))
-    return apply(lambda x: room[: x.size].reshape(x.shape), state)
-
-
-@every_recurrence
-def test_fields_that_share_memory(case):
-    """They are refused where they would be written, and nothing has been."""
-    operands, pool, state = case.operands((B, H), N), case.pool((P, H)), case.pool((B, H))
-    if len(flat(pool)) == 1:
-        return
-    for given, call in (
-        (state, lambda x: case.one_step(operands, 0, x, in_place=True)),
-        (pool, lambda x: case.one_step(operands, 0, x, state_indices=INDICES)),
-        (pool, lambda x: case.forward(
-            operands, initial_state=x, state_indices=INDICES, return_state=True)),
-    ):  # fmt: skip
-        shared = in_one_memory(given)
-        with pytest.raises(ValueError, match=r"state\.\w+ shares memory with \w+\.\w+; expected"):
-            call(shared)
-        assert not any(x.any() for x in flat(shared))
-        room = np.zeros((*given.s.shape[:-1], 2 * given.s.shape[-1]))
-        apart = given._replace(s=room[..., ::2])
-        if given.z is not None and given.z.shape == given.s.shape:
-            apart = apart._replace(z=room[..., 1::2])
-        call(apart)  # between each other's numbers
-
-
-def test_pools_whose_fields_differ():
-    rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((B, 4)) for _ in range(3))
-    pool = State(np.ones((P, 4, 4)), np.ones((P - 1, 4)))
-    with pytest.raises(ValueError, match=r"step: state\.z has 6 rows; expected 7, as state\.s has"):
-        linattn.step(q, k, v, pool, state_indices=INDICES)
-    with pytest.raises(ValueError, match=r"step: state\.z is None; expected an array"):
-        linattn.step(q, k, v, State(pool.s), state_indices=INDICES)
-    with pytest.raises(ValueError, match=r"step: state\.z is given; expected None"):
-        linattn.step(q, k, v, pool, normalize=False, state_indices=INDICES)
-
-
-def test_an_output_in_the_pool():
-    q = np.ones((B, N, 4))
-    pool = State(np.ones((P, 4, 4)))
-    with pytest.raises(ValueError, match=r"^delta: out overlaps initial_state\.s; expected"):
-        linattn.delta(
-            q, q, q, np.ones((B, N)), initial_state=pool, state_indices=INDICES,
-            return_state=True, out=pool.s.reshape(-1)[: q.size].reshape(q.shape),
-        )  # fmt: skip
-
-
 @every_recurrence
 @pytest.mark.parametrize("options", [{}, {"state_at": [2, N]}], ids=str)
 def test_indices_in_the_output(case, options):
     """They are read before anything is written."""
     operands = case.operands((B, H), N)
-    pool, again = case.pool((P, H)), case.pool((P, H))
+    pool, again = case.state((P, H)), case.state((P, H))
     o, state = case.forward(operands, initial_state=pool, state_indices=INDICES, **options)
     out = np.empty_like(o)
     indices = out.reshape(-1).view(np.int64)[:B]
@@ -338,15 +224,11 @@ def test_dask_arrays():
 
 @every_case
 def test_steps_against_the_twin(case):
-    operands, pool = case.operands((B, H), 1), case.pool((P, H))
-    now = {
-        name: operands[name].take(0, operands[name].ndim - len(letters))
-        if letters[0] == "n"
-        else operands[name]
-        for name, letters in case.letters.items()
-    }
-    twin = getattr(case.twin, case.step)
-    expected = twin(**now, state=pool, state_indices=INDICES, **case.step_options)
+    operands, pool = case.operands((B, H), 1), case.state((P, H))
+    twin = getattr(reference, case.step)
+    expected = twin(
+        **case.token(operands, 0), state=pool, state_indices=INDICES, **case.step_options
+    )
     result = case.one_step(operands, 0, pool, state_indices=INDICES)
     for x, y in zip(flat(result), flat(expected), strict=True):
         close(x, y, roundings(64, x, y))
@@ -365,7 +247,7 @@ def test_sequences_in_place(case, threads):
         linattn.set_num_threads(threads)
         for n in (0, 1, 3, 40, 130):
             operands = case.operands(lead, n, dtype="float32", **widths)
-            pool = case.pool((5, 8), dtype="float32", **widths)
+            pool = case.state((5, 8), dtype="float32", **widths)
             before, own = copy(pool), rows(pool, indices)
             expected = case.forward(operands, initial_state=own)
             o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
@@ -389,7 +271,7 @@ def test_sequences_in_place(case, threads):
 def test_no_state_is_allocated(case, n):
     """Neither by a step nor by a sequence."""
     operands = case.operands((4, 16), n or 1, dtype="float32", d=64, m=64)
-    pool = case.pool((6, 16), dtype="float32", d=64, m=64)
+    pool = case.state((6, 16), dtype="float32", d=64, m=64)
     options = {"state_indices": np.array([4, 1, 3, 0])}
 
     def call():
@@ -412,7 +294,7 @@ def test_no_state_is_allocated(case, n):
 @pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
 def test_lengths_in_place(case):
     if RECURRENCES[case.name].keys:
-        operands, pool = case.operands((3, 8), N), case.pool((5, 8))
+        operands, pool = case.operands((3, 8), N), case.state((5, 8))
         lengths = np.array([[2], [0], [N]])
         indices = np.array([4, 1, 3])
         expected = case.forward(operands, initial_state=rows(pool, indices), key_lengths=lengths)
@@ -444,25 +326,3 @@ def test_fused_steps(kind, dtype, layer):
     _, after = twin(*map(wide, operands), given, **options, state_indices=INDICES)
     for x, y in zip(pool, after, strict=True):
         close(x, y, roundings(ROUNDINGS, y, dtype=np.float32))
-
-
-@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
-def test_errors_of_fused_steps(kind):
-    operands, _, options = make(kind, LAYERS[1], (B,))
-    _, pool, _ = make(kind, LAYERS[1], (P,))
-    before, step = FusedState(*map(np.array, pool)), getattr(linattn, kind)
-
-    def refused(error, message, state=pool, indices=INDICES):
-        with pytest.raises(error, match=f"^{kind}: {message}"):
-            step(*operands, state, **options, state_indices=indices)
-
-    for indices, error, message in WRONG:
-        refused(error, message, indices=indices)
-    less = pool._replace(conv=pool.conv[:-1])
-    refused(ValueError, r"state\.conv has 6 rows; expected 7, as state\.s has", less)
-    narrow = FusedState(*(x.astype(np.float32) for x in pool))
-    refused(TypeError, r"state\.s has dtype float32; expected float64", narrow)
-    refused(
-        ValueError, r"state\.s has shape .*; expected \(rows, 6", pool._replace(s=pool.s[:, None])
-    )
-    assert same(pool, before)

@@ -8,28 +8,15 @@ import pytest
 from bounds import close, softmax_units
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from recurrences import (
-    ATTENTION,
-    ROUNDINGS,
-    RULES,
-    allowed,
-    backward,
-    core,
-    forward,
-    make,
-    part,
-    step,
-)
 from states import assert_same, flat
+from table import ATTENTION, CASES, ROUNDINGS, RULES, allowed
 
 import linattn
-from linattn import State
+from linattn import State, reference
 
-EACH = pytest.mark.parametrize("rule", RULES, ids=str)
+EACH = pytest.mark.parametrize("rule", CASES, ids=str)
 #: Those whose tokens come one after the other, from the first.
-IN_ORDER = pytest.mark.parametrize(
-    "rule", [x for x in RULES if not x.options.get("reverse")], ids=str
-)
+IN_ORDER = pytest.mark.parametrize("rule", [x for x in CASES if not x.reverse], ids=str)
 SIZES = st.tuples(st.integers(0, 70), st.integers(0, 20), st.integers(0, 20))
 SOME = st.tuples(st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
 SEEDS, DTYPES = st.integers(0, 2**32), st.sampled_from(["float32", "float64"])
@@ -60,10 +47,11 @@ def test_is_linear_in_v(rule, sizes, seed, dtype, gates, c):
 
     With float64 all but the rounding of v + c w itself is far below float32's roundings.
     """
-    arrays = make(rule, *sizes, seed=seed, dtype=dtype, gates=gates)
+    n, d, m = sizes
+    arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
     c = arrays["v"].dtype.type(c)
     other = np.random.default_rng(seed).standard_normal(arrays["v"].shape).astype(dtype)
-    of = lambda v: flat(forward(linattn, rule, arrays | {"v": v}))  # noqa: E731
+    of = lambda v: flat(rule.forward(arrays | {"v": v}))  # noqa: E731
     one, two, both = of(arrays["v"]), of(other), of(arrays["v"] + c * other)
     columns = 2 if rule.options.get("normalize") else len(one)  # z knows no v
     magnitudes = [abs(x) + abs(c * y) for x, y in zip(one, two, strict=True)]
@@ -108,13 +96,13 @@ def test_keys_in_any_order(sizes, s, seed, dtype, name):
 def test_the_future_changes_no_bit(rule, sizes, seed, dtype, gates, data, value):
     n, d, m = sizes
     t = data.draw(st.integers(0, n), label="t")
-    arrays = make(rule, n, d, m, seed=seed, dtype=dtype, gates=gates)
-    o, _ = forward(linattn, rule, arrays)
+    arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
+    o, _ = rule.forward(arrays)
     wild = {name: x.copy() for name, x in arrays.items()}
-    for name, x in part(rule, wild, t, n).items():
+    for name, x in rule.tokens(wild, t, n).items():
         if rule.letters.get(name, "n")[0] == "n":  # that of a token
             x[...] = value
-    later, _ = forward(linattn, rule, wild)
+    later, _ = rule.forward(wild)
     np.testing.assert_array_equal(later[:t], o[:t])
 
 
@@ -125,16 +113,16 @@ def test_split_and_resumed(rule, sizes, seed, dtype, gates, data):
     """In two parts, and the last tokens one by one."""
     n, d, m = sizes
     t = data.draw(st.integers(0, n), label="t")
-    arrays = make(rule, n, d, m, seed=seed, dtype=dtype, gates=gates)
-    o, end = forward(linattn, rule, arrays)
+    arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
+    o, end = rule.forward(arrays)
     values = [arrays[x] for x in ("v", "x") if x in arrays]
-    first, state = forward(linattn, rule, part(rule, arrays, 0, t))
-    second, last = forward(linattn, rule, part(rule, arrays, t, n), initial_state=state)
+    first, state = rule.forward(rule.tokens(arrays, 0, t))
+    second, last = rule.forward(rule.tokens(arrays, t, n), initial_state=state)
     slack = allowed(o, end, *values) * max(n, 1) ** 0.5
     close(np.concatenate((first, second)), o, atol=slack)
     rows = []
     for i in range(t, min(t + 5, n)):
-        row, state = step(rule, arrays, i, state)
+        row, state = rule.one_step(arrays, i, state)
         rows.append(row)
     if rows:
         close(np.stack(rows), o[t : t + 5], atol=slack)
@@ -150,17 +138,17 @@ def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
     n, d, m = sizes
     inner = data.draw(st.lists(st.integers(0, n), max_size=4).map(sorted), label="cuts")
     cuts = [0, *inner, n]
-    arrays = make(rule, n, d, m, seed=seed, dtype=dtype, gates=gates)
-    o, states = forward(linattn, rule, arrays, cu_seqlens=cuts)
-    grads = backward(linattn, rule, arrays, cu_seqlens=cuts)
+    arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
+    o, states = rule.forward(arrays, cu_seqlens=cuts)
+    grads = rule.backward(arrays, cu_seqlens=cuts)
     names = list(rule.letters)
     shared = {name: 0 for name in names if rule.letters[name][0] != "n"}
     for r, (begin, end) in enumerate(pairwise(cuts)):
-        own = part(rule, arrays, begin, end)
-        alone, state = forward(linattn, rule, own)
+        own = rule.rows(arrays, begin, end)
+        alone, state = rule.forward(own)
         np.testing.assert_array_equal(o[begin:end], alone)
         assert_same([x[r] for x in flat(states)], flat(state))
-        for name, x, y in zip(names, grads, backward(linattn, rule, own), strict=True):
+        for name, x, y in zip(names, grads, rule.backward(own), strict=True):
             if name in shared:
                 shared[name] = shared[name] + y
             else:
@@ -170,18 +158,18 @@ def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
             close(x, shared[name], atol=allowed(x, shared[name], sides=2 * len(cuts)))
 
 
-@EACH
+@pytest.mark.parametrize("rule", RULES, ids=str)
 @PROPERTY
 @given(sizes=SOME, seed=SEEDS, gates=st.sampled_from(["weak", "strong", "growing"]))
 def test_adjoint(rule, sizes, seed, gates):
     """<g, J t> = <J^T g, t>, J t by one complex step through the twin, states on both sides."""
     assume(sizes[0] <= 40)
     n, d, m = sizes
-    arrays = make(rule, n, d, m, seed=seed, gates=gates)
+    arrays = rule.operands((), n, d=d, m=m, seed=seed, gates=gates)
     rng = np.random.default_rng(seed)
     normalize = rule.options.get("normalize", False)
     first, last = (
-        State(rng.standard_normal(core(rule, d, m)), rng.random(d) + 1 if normalize else None)
+        State(rng.standard_normal(rule.core(d, m)), rng.random(d) + 1 if normalize else None)
         for _ in range(2)
     )
     leaves = {name: x for name, x in arrays.items() if name != "grad_out"}
@@ -189,8 +177,8 @@ def test_adjoint(rule, sizes, seed, gates):
     def twin(*moved):
         given = dict(zip(leaves, moved, strict=False))
         begin = State(*moved[len(given) :])
-        return forward(rule.twin, rule, given, initial_state=begin)
+        return rule.forward(given, reference, initial_state=begin)
 
-    gradients = backward(linattn, rule, arrays, initial_state=first, grad_state=last)
+    gradients = rule.backward(arrays, initial_state=first, grad_state=last)
     cotangents = [arrays["grad_out"], *flat(last)]
     adjoint.check(twin, [*leaves.values(), *flat(first)], cotangents, gradients, rng)

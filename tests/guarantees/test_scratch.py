@@ -13,7 +13,7 @@ import pytest
 from cases import MAPS
 from every_call import every_call
 from isas import ISAS
-from recurrences import RULES, backward, core, forward, make, step
+from table import RULES
 
 import linattn
 from linattn import State, _linattn, feature_maps
@@ -169,12 +169,12 @@ def every(x: SimpleNamespace) -> Iterator:
         yield from (call.results() for call in every_call(x.n, x.d, x.m, dtype=x.q.dtype))
         return
     for rule in RULES:  # no map has an object of no features
-        arrays = make(rule, x.n, x.d, x.m, dtype=x.q.dtype, lead=(2,))
-        yield forward(linattn, rule, arrays)
-        yield backward(linattn, rule, arrays)
-        memory = State(np.zeros((2, *core(rule, x.d, x.m)), x.state.s.dtype))
+        arrays = rule.operands((2,), x.n, d=x.d, m=x.m, dtype=x.q.dtype)
+        yield rule.forward(arrays)
+        yield rule.backward(arrays)
+        memory = State(np.zeros((2, *rule.core(x.d, x.m)), x.state.s.dtype))
         memory = memory._replace(z=x.state.z) if rule.options.get("normalize") else memory
-        yield step(rule, arrays, 0, memory)
+        yield rule.one_step(arrays, 0, memory)
 
 
 def packed(x: SimpleNamespace) -> Iterator:
@@ -183,9 +183,9 @@ def packed(x: SimpleNamespace) -> Iterator:
     while cuts[-1] > x.n:
         cuts.pop()
     for rule in RULES:
-        arrays = make(rule, cuts[-1], x.d, x.m, dtype=x.q.dtype, lead=(2,))
-        yield forward(linattn, rule, arrays, cu_seqlens=cuts)
-        yield backward(linattn, rule, arrays, cu_seqlens=cuts)
+        arrays = rule.operands((2,), cuts[-1], d=x.d, m=x.m, dtype=x.q.dtype)
+        yield rule.forward(arrays, cu_seqlens=cuts)
+        yield rule.backward(arrays, cu_seqlens=cuts)
 
 
 FAMILIES = [linear, delta, convolution, softmax, mapped, elementwise, every, packed]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from recurrences import RULES, Rule, make
+from table import RULES, Case
 
 import linattn
 from linattn import feature_maps
@@ -40,7 +40,7 @@ class Row(NamedTuple):
         return "-".join([self.name, *self.draw, *map(str, self.options)])
 
     @property
-    def rule(self) -> Rule | None:
+    def rule(self) -> Case | None:
         return next((x for x in RULES if str(x) == self.options.get("rule")), None)
 
     @property
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     def operands(self, lead: tuple[int, ...], seed: int = 0) -> dict[str, np.ndarray]:
         """In float64, each with all leading axes, and grad_out."""
         if self.rule is not None:
-            return make(self.rule, N, D, M, lead=lead, seed=seed)
+            return self.rule.operands(lead, N, d=D, m=M, seed=seed)
         rng = np.random.default_rng(seed)
         return {x: rng.standard_normal((*lead, *shape)) for x, shape in self.draw.items()}
 
@@ -179,11 +179,7 @@ def test_sums_over_many_heads_are_exact_to_the_last_place(row):
     rest, lead = [*sharings(row)[0]], (HEADS,)
     arrays = alike(row)
     if row.rule is not None:
-        letters = "".join(row.rule.letters.values())
-        sizes = dict(
-            zip(letters, (n for x in row.rule.letters for n in arrays[x].shape[1:]), strict=True)
-        )
-        core = [sizes[letter] for letter in row.rule.state]
+        core = row.rule.core(D, M)
         state = np.random.default_rng(1).random((1, *core))
         arrays["state"] = np.tile(state, (HEADS, *(1 for _ in core)))
         rest.append("state")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from bounds import close
 from cases import MAPS, SIGNED, VARIANTS
-from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
 import linattn
@@ -80,18 +79,6 @@ def backwards(operands, options, cuts):
     return [*joined, *flat(grad)]
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["causal", "causal_backward"])
-def test_every_split(name, normalize, dtype):
-    pieces = forwards if name == "causal" else backwards
-    for n, d, m, lead in [(70, 5, 9, ()), (35, 16, 64, (2,)), (40, 70, 3, ())]:
-        operands, options = case(n, d, m, lead, dtype, normalize=normalize, grad=name != "causal")
-        expected, allowed = oracle(name, operands, **options), bound(name, operands, **options)
-        for t in range(n + 1):
-            compare(pieces(operands, options, [0, t, n]), expected, allowed, f"cut at {t}:")
-
-
 @pytest.mark.parametrize("name", ["causal", "causal_backward"])
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_chain_of_blocks(name, feature_map):
@@ -103,45 +90,6 @@ def test_chain_of_blocks(name, feature_map):
     for size in range(1, 17):
         cuts = [*range(0, n, size), n]
         compare(pieces(operands, options, cuts), expected, allowed, f"blocks of {size}:")
-
-
-def test_prefill_then_decode():
-    """A state from `causal` goes into `step`, and one from `step` into `causal`."""
-    operands, options = case(60, 16, 20, (2,))
-    expected, allowed = oracle("causal", operands, **options), bound("causal", operands, **options)
-    before, after = ([x[:, part] for x in operands] for part in (slice(25), slice(35, 60)))
-    o, current = linattn.causal(*before, **options)
-    rows = [o]
-    plain = {key: options[key] for key in ("feature_map", "normalize", "scale", "eps")}
-    for i in range(25, 35):
-        o, current = linattn.step(*(x[:, i] for x in operands), current, **plain)
-        rows.append(o[:, None])
-    o, current = linattn.causal(*after, **{**options, "initial_state": current})
-    compare([np.concatenate([*rows, o], 1), *flat(current)], expected, allowed)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_states_change_no_bit_of_the_rest(normalize):
-    """Zeros for an initial state, or asking for the final one, leave every output as it was."""
-    for n, d, m in SIZES:
-        for lead in ((), (3,)):
-            q, k, v, g = tokens((*lead, n, d, m), cotangent=True)
-            plain = linattn.causal(q, k, v, normalize=normalize)
-            zeros = State(
-                np.zeros((*lead, d, m), "f4"), np.zeros((*lead, d), "f4") if normalize else None
-            )
-            for given in ({}, {"initial_state": zeros}):
-                o, end = linattn.causal(q, k, v, normalize=normalize, return_state=True, **given)
-                assert_same(o, plain)
-                assert type(end) is State and (end.z is None) == (not normalize)
-                assert end.s.shape == (*lead, d, m)
-                assert end.log_scale is None
-            grads = linattn.causal_backward(q, k, v, g, normalize=normalize)
-            *others, ds = linattn.causal_backward(
-                q, k, v, g, normalize=normalize, initial_state=zeros, grad_state=zeros
-            )
-            assert_same(others, grads)
-            assert (ds.z is None) == (not normalize)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -222,27 +170,6 @@ def test_gradient_of_a_state_that_was_not_given():
         check("causal_backward", operands, **options)
 
 
-def test_layouts():
-    operands, options = case(21, 6, 19, (2, 3), grad=True)
-    first, last = options.pop("initial_state"), options.pop("grad_state")
-    forward = linattn.causal(*operands[:3], **options, initial_state=first, return_state=True)
-    backward = linattn.causal_backward(*operands, **options, initial_state=first, grad_state=last)
-    for name, layout in LAYOUTS.items():
-        if name == "byte_swapped":
-            continue  # another dtype
-        a, b = (State(*map(layout, x[:2])) for x in (first, last))
-        copies = [x.copy() for x in flat([a, b])]
-        assert_same(
-            linattn.causal(*operands[:3], **options, initial_state=a, return_state=True),
-            forward, name,
-        )  # fmt: skip
-        assert_same(
-            linattn.causal_backward(*operands, **options, initial_state=a, grad_state=b),
-            backward, name,
-        )  # fmt: skip
-        assert_same([a, b], copies, name)  # states are read, not written
-
-
 def test_threads_and_instruction_sets(threads, isa):
     for lead, n, d, m in [((), 3000, 32, 64), ((3,), 1001, 32, 48), ((2, 8), 70, 64, 64)]:
         operands, options = case(n, d, m, lead, grad=True)
@@ -268,28 +195,6 @@ def test_threads_and_instruction_sets(threads, isa):
                         35, 18, 37, (2,), dtype, normalize=normalize, grad=bool(grad)
                     )
                     check(f, operands, **options)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_nothing_to_do(normalize):
-    """No tokens hand the state through; no features, values or heads give empty states."""
-    for lead, n, d, m in [((), 0, 4, 3), ((2,), 5, 0, 3), ((2,), 5, 4, 0), ((0,), 5, 4, 3)]:
-        operands, options = case(n, d, m, lead, normalize=normalize)
-        o, end = linattn.causal(*operands, **options)
-        expected, last = ref.causal(*operands, **options)
-        assert o.shape == expected.shape
-        for x, y in zip(flat(end), flat(last), strict=True):
-            close(x, y, atol=0, rtol=1e-5)
-        if n == 0:
-            assert_same(end, options["initial_state"])
-            assert not any(
-                np.shares_memory(x, y)
-                for x, y in zip(flat(end), flat(options["initial_state"]), strict=True)
-            )
-        operands, options = case(n, d, m, lead, normalize=normalize, grad=True)
-        *_, ds = linattn.causal_backward(*operands, **options)
-        for x, y in zip(flat(ds), flat(ref.causal_backward(*operands, **options)[3]), strict=True):
-            close(x, y, atol=0, rtol=1e-5)
 
 
 def test_nothing_looks_ahead():

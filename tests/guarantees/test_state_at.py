@@ -1,17 +1,16 @@
 """`state_at`: the states after some tokens are those of sequences that end there."""
 
-from inspect import signature
 from itertools import pairwise
 
 import bounds
 import numpy as np
 import pytest
 from bounds import roundings
-from pooled import CASES, FIRST, apply, rows, same
 from states import flat
+from table import CASES, FIRST, apply, rows, same
 
 import linattn
-from linattn import State
+from linattn import State, reference
 
 LEAD, N = (3, 2), 9
 POSITIONS = [8, 0, 3, 3, 4, N]
@@ -62,7 +61,7 @@ def by_hand(case, operands, positions, start, **more):
 @pytest.mark.parametrize("with_start", [True, False])
 def test_equal_to_cutting_by_hand(case, dtype, with_start):
     operands = case.operands(LEAD, N, dtype=dtype)
-    start = case.pool(LEAD, dtype=dtype) if with_start else None
+    start = case.state(LEAD, dtype=dtype) if with_start else None
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     expected, each = by_hand(case, operands, POSITIONS, start)
     assert same(o, expected)
@@ -72,7 +71,7 @@ def test_equal_to_cutting_by_hand(case, dtype, with_start):
 
 @every_case
 def test_close_to_the_sequence(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     expected, last = case.forward(operands, initial_state=start)
     close([o, position(states, -1)], [expected, last])
@@ -80,7 +79,7 @@ def test_close_to_the_sequence(case):
 
 @every_recurrence
 def test_later_tokens_change_no_state(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     _, states = case.forward(operands, initial_state=start, state_at=[2, 5])
     changed = {name: x.copy() for name, x in operands.items()}
     for name, x in case.tokens(changed, 5, N).items():
@@ -92,7 +91,7 @@ def test_later_tokens_change_no_state(case):
 
 @every_recurrence
 def test_every_position(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     _, states = case.forward(operands, initial_state=start, state_at=range(N + 1))
     for p in range(N + 1):
         _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
@@ -107,7 +106,7 @@ def test_no_position_and_no_token(case):
     assert same(o, expected)
     for x, y in zip(flat(states), flat(last), strict=True):
         assert x.shape == (*LEAD, 0, *y.shape[len(LEAD) :])
-    none, start = case.operands(LEAD, 0), case.pool(LEAD)
+    none, start = case.operands(LEAD, 0), case.state(LEAD)
     o, states = case.forward(none, initial_state=start, state_at=[0, 0])
     assert o.shape[-2] == 0
     assert same(position(states, 1), start)
@@ -115,7 +114,7 @@ def test_no_position_and_no_token(case):
 
 @pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
 def test_key_lengths(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     lengths = np.array([[4], [0], [9]])
     o, states = case.forward(operands, initial_state=start, state_at=POSITIONS, key_lengths=lengths)
     expected, last = case.forward(operands, initial_state=start, key_lengths=lengths)
@@ -146,7 +145,7 @@ def test_outputs(case):
 @every_recurrence
 def test_pools(case):
     """The states at positions are returned, and the last one is written to the pool."""
-    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), np.array([5, 0, 3])
+    operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), np.array([5, 0, 3])
     own = rows(pool, indices)
     expected, states = case.forward(operands, initial_state=own, state_at=[2, N])
     options = {"state_indices": indices, "state_at": [2]}
@@ -175,7 +174,7 @@ def position_axis(states, i):
 def test_gradients(case, with_start):
     """The sum of the gradients of sequences that end at the positions."""
     operands = case.operands(LEAD, N)
-    start = case.pool(LEAD) if with_start else None
+    start = case.state(LEAD) if with_start else None
     _, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     rng = np.random.default_rng(0)
     cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
@@ -201,7 +200,7 @@ def test_gradients(case, with_start):
 
 @every_recurrence
 def test_gradients_without_those_of_states(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    operands, start = case.operands(LEAD, N), case.state(LEAD)
     grads = case.backward(operands, initial_state=start, state_at=[3])
     assert same(grads, case.backward(operands, initial_state=start))
 
@@ -284,65 +283,15 @@ def test_maps_that_are_objects(normalize):
     )
 
 
-# --- errors ---------------------------------------------------------------------
-
-
-@every_recurrence
-@pytest.mark.parametrize(
-    ("positions", "error", "message"),
-    [
-        ([1.0], TypeError, "state_at has dtype float64; expected integers"),
-        (3, ValueError, r"state_at has shape \(\); expected \(positions,\)"),
-        ([[3]], ValueError, r"state_at has shape \(1, 1\); expected \(positions,\)"),
-        ([3, N + 1], ValueError, f"state_at has values from 3 to {N + 1}; expected 0 to {N}"),
-        ([-1], ValueError, f"state_at has values from -1 to -1; expected 0 to {N}"),
-    ],
-)
-def test_wrong_positions(case, positions, error, message):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
-    with pytest.raises(error, match=f"^{case.name}: {message}"):
-        case.forward(operands, state_at=positions)
-    with pytest.raises(error, match=f"^{case.name}_backward: {message}"):
-        case.backward(operands, initial_state=start, state_at=positions)
-
-
-@every_recurrence
-def test_wrong_calls(case):
-    operands, start = case.operands(LEAD, N), case.pool(LEAD)
-    with pytest.raises(ValueError, match="state_at is given and return_state is False"):
-        case.forward(operands, state_at=[3], return_state=False)
-    with pytest.raises(ValueError, match="cu_seqlens is given; expected None, as state_at"):
-        case.forward(operands, state_at=[3], cu_seqlens=[0, N])
-    with pytest.raises(ValueError, match=r"grad_state.* has shape"):
-        case.backward(operands, grad_state=start, state_at=[3, 4])
-    with pytest.raises(TypeError, match=r"grad_state.* has dtype float32"):
-        last = apply(lambda x: x.take([0], 1).astype(np.float32), start)
-        case.backward(operands, grad_state=last, state_at=[3])
-    out = np.empty((*LEAD, N + 1, 5))
-    with pytest.raises(ValueError, match=r"out has shape .*; expected"):
-        case.forward(operands, state_at=[3], out=out)
-
-
-def test_gradient_of_the_wrong_kind():
-    q = np.ones((N, 4))
-    with pytest.raises(TypeError, match=r"grad_state is a ndarray; expected a linattn\.State"):
-        linattn.delta_backward(q, q, q, q[:, 0], q, grad_state=q, state_at=[3])
-    with pytest.raises(ValueError, match=r"grad_state\.z is given; expected None"):
-        linattn.delta_backward(
-            q, q, q, q[:, 0], q, grad_state=State(np.ones((1, 4, 4)), np.ones((1, 4))),
-            state_at=[3],
-        )  # fmt: skip
-
-
 # --- the twins ------------------------------------------------------------------
 
 
 @every_case
 def test_against_the_twin(case):
     """Rows of a pool and states at positions at once, and their gradients."""
-    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), [5, 0, 3]
+    operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), [5, 0, 3]
     expected = [
-        case.forward(operands, case.twin, initial_state=pool, state_indices=indices, **more)
+        case.forward(operands, reference, initial_state=pool, state_indices=indices, **more)
         for more in ({}, {"state_at": POSITIONS})
     ]
     rng = np.random.default_rng(0)
@@ -351,7 +300,7 @@ def test_against_the_twin(case):
         states = State(states)
     cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
     options = {"state_indices": indices, "state_at": POSITIONS}
-    grads = case.backward(operands, case.twin, initial_state=pool, grad_state=cotangents, **options)
+    grads = case.backward(operands, reference, initial_state=pool, grad_state=cotangents, **options)
     given = apply(np.array, pool)
     found = case.backward(operands, initial_state=given, grad_state=cotangents, **options)
     close(found, grads, count=4096)
@@ -372,25 +321,6 @@ def test_complex_gradients_of_other_dtypes(dtype, given):
     expected = linattn.linear_scan_backward(a, x, g.astype(dtype), **options)
     for y, z in zip(flat(grads), flat(expected), strict=True):
         np.testing.assert_array_equal(y, z)
-
-
-@every_recurrence
-def test_errors_name_the_function(case):
-    """The first segment is a step here, and gradients run forward: neither is named."""
-    operands = case.operands(LEAD, N)
-    _, state = case.forward(operands)
-    _, states = case.forward(operands, state_at=[1, N])
-    given = operands | case.options | {"state_at": [1, N], "initial_state": state}
-    forward, backward = (getattr(linattn, case.name + x) for x in ("", "_backward"))
-    wrong = {"feature_map": "x", "scale": "a", "eps": np.nan, "log": 3, "softplus": 3}
-    wrong |= {"normalize": 3, "reverse": 3, "activation": "x"}
-    for name in wrong.keys() & signature(forward).parameters.keys():
-        bad = given | {name: wrong[name]}
-        with pytest.raises((TypeError, ValueError), match=f"^{case.name}_backward: {name} is "):
-            backward(**bad, grad_state=states)
-        del bad["grad_out"]
-        with pytest.raises((TypeError, ValueError), match=f"^{case.name}: {name} is "):
-            forward(**bad, return_state=True)
 
 
 def test_lengths_in_the_output():

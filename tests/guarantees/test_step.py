@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close
 from cases import MAPS, SIGNED, VARIANTS
-from layouts import LAYOUTS, unaligned
+from layouts import unaligned
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
 import linattn
@@ -51,43 +51,6 @@ def test_against_the_twin(feature_map, normalize, dtype):
             assert all(x.dtype == dtype for x in result)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("feature_map", MAPS)
-def test_step_by_step_equals_causal(feature_map, normalize, in_place):
-    options = {"feature_map": feature_map, "normalize": normalize}
-    lead, n, d, m = (2, 3), 70, 16, 33
-    for dtype in ("float32", "float64"):
-        operands = tokens((*lead, n, d, m), dtype=dtype, positive=feature_map in SIGNED)
-        start = state((*lead, d, m), dtype=dtype, normalize=normalize)
-        expected = oracle("causal", operands, initial_state=start, return_state=True, **options)
-        allowed = bound("causal", operands, initial_state=start, return_state=True, **options)
-        current, rows = copy(start), []
-        for i in range(n):
-            o, current = linattn.step(
-                *(x[..., i, :] for x in operands), current, **options, in_place=in_place
-            )
-            rows.append(o)
-        compare([np.stack(rows, -2), *flat(current)], expected, allowed)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_in_place(normalize):
-    """The same arrays, written; otherwise other arrays, and the given ones as they were."""
-    for lead in [(), (7,), (2, 3)]:
-        operands, current = token(lead, 16, 33, normalize=normalize)
-        before = copy(current)
-        o, after = linattn.step(*operands, current, normalize=normalize)
-        assert_same(current, before)
-        assert type(after) is State
-        assert not any(
-            np.shares_memory(x, y) for x in flat(after) for y in flat([*operands, current])
-        )
-        same, written = linattn.step(*operands, current, normalize=normalize, in_place=True)
-        assert written.s is current.s and written.z is current.z
-        assert_same([same, written], [o, after])
-
-
 def test_in_place_allocates_no_state():
     operands, current = token((64,), 64, 64)
     linattn.step(*operands, current, in_place=True)
@@ -98,20 +61,6 @@ def test_in_place_allocates_no_state():
     finally:
         tracemalloc.stop()
     assert peak < current.s.nbytes / 8  # the output alone, and small change
-
-
-@pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_layouts_of_the_state(dtype, in_place):
-    operands, current = token((2, 3), 19, 37, dtype=dtype)
-    expected = linattn.step(*operands, current)
-    for name, layout in LAYOUTS.items():
-        if name == "byte_swapped" or (name == "read_only" and in_place):
-            continue  # another dtype; not to be written
-        given = State(layout(current.s), layout(current.z))
-        o, after = linattn.step(*operands, given, in_place=in_place)
-        assert_same([o, after], expected, name)
-        assert not in_place or (after.s is given.s and after.z is given.z)
 
 
 def test_state_in_one_array():
@@ -138,14 +87,6 @@ def test_operands_in_the_state():
             expected = linattn.step(*operands, current)
             given = copy(current)
             assert_same(linattn.step(*pick(*plain, given), given, in_place=True), expected)
-
-
-def test_layouts_of_the_token():
-    operands, current = token((2, 3), 19, 37)
-    expected = linattn.step(*operands, current)
-    for name, layout in LAYOUTS.items():
-        given = [layout(x) for x in operands]
-        assert_same(linattn.step(*given, copy(current), in_place=True), expected, name)
 
 
 def test_unaligned_state_keeps_its_surroundings():
@@ -232,22 +173,6 @@ def test_threads_and_instruction_sets(threads, isa):
             operands, current = token((5,), 33, 65, dtype=dtype)
             result = flat(linattn.step(*operands, current))
             compare(result, oracle("step", operands, state=current), step_bound(operands, current))
-
-
-@pytest.mark.parametrize("in_place", [True, False])
-def test_nothing_to_do(in_place):
-    for lead, d, m in [((), 0, 3), ((2,), 4, 0), ((0,), 4, 3)]:
-        operands, current = token(lead, d, m)
-        z = current.z.copy()
-        o, after = linattn.step(*operands, copy(current), in_place=in_place)
-        assert o.shape == (*lead, m) and not o.any()
-        assert after.s.shape == current.s.shape
-        close(after.z, z + check_map(operands[1]), atol=0, rtol=1e-5)
-
-
-def check_map(k):
-    """elu(k) + 1"""
-    return np.where(k > 0, k + 1, np.exp(np.minimum(k, 0)))
 
 
 def test_one_step_is_causal_of_one_token():

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-import recurrences
+import table
 from cases import BACKWARD, FORWARD
 
 import linattn
@@ -94,10 +94,10 @@ def test_ctrl_c_where_nothing_is_computed(interpreter):
 
 
 @pytest.mark.parametrize("lead", [(2**40,), (2**20, 2**20)], ids=str)
-@pytest.mark.parametrize("rule", recurrences.RULES, ids=str)
+@pytest.mark.parametrize("rule", table.RULES, ids=str)
 def test_no_tokens_of_many_heads(rule, lead):
     """There is nothing to write: they are not gone over one by one."""
-    arrays = recurrences.make(rule, 0, 3, 2, lead=(1,) * len(lead))
+    arrays = rule.operands((1,) * len(lead), 0, d=3, m=2)
     arrays = {x: np.broadcast_to(y, (*lead, *y.shape[len(lead) :])) for x, y in arrays.items()}
     grad_out = arrays.pop("grad_out")
     o = getattr(linattn, rule.name)(**arrays, **rule.options)

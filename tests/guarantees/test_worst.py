@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import recurrences
 from bounds import DELTA_ROUNDINGS, WORST, evaluate, links, softmax_units, worst
 from cases import Case
 from states import flat
+from table import ATTENTION
+from table import Case as TableCase
 
 import linattn
+from linattn import reference
 from linattn.reference import softmax as ref_softmax
 
 U = 2.0**-24
@@ -81,7 +83,7 @@ def linear(name: str, d: int, **options) -> Target:
     return Target(_letters(case.backward), errors, worst(case))
 
 
-def recurrence(rule: recurrences.Rule, d: int, backward: bool) -> Target:
+def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
     gated = rule.name == "gated"
     if rule.name == "delta":  # the gradient through l2norm is a difference
         rule = rule._replace(options=rule.options | {"feature_map": "identity"})
@@ -101,13 +103,13 @@ def recurrence(rule: recurrences.Rule, d: int, backward: bool) -> Target:
             gate = abs(arrays["g"]) - abs(arrays["g"]).min()
             given["g"] = -0.1 * (gate if rule.letters["g"] == "nd" else gate[:, 0])
         given = {x: given[x].astype("f4") for x in (*rule.letters, "grad_out") if x in given}
-        call = recurrences.backward if backward else recurrences.forward
+        call = rule.backward if backward else rule.forward
         wide = {x: y.astype(float) for x, y in given.items()}
-        module = rule.twin if n < LONG else linattn  # in double precision
-        results, exact = flat(call(linattn, rule, given)), flat(call(module, rule, wide))
+        module = reference if n < LONG else linattn  # in double precision
+        results, exact = flat(call(given)), flat(call(wide, module))
         if gated:
             sizes = {x: y / 2 if x == "g" else abs(y) for x, y in wide.items()}
-            return _ratios(results, exact, flat(call(module, rule, sizes)))
+            return _ratios(results, exact, flat(call(sizes, module)))
         most = max(float(abs(x).max()) for x in exact)
         return _ratios(results, exact, [np.full(np.shape(x), most) for x in exact])
 
@@ -148,7 +150,7 @@ def targets() -> dict[str, Target]:
             options = {"feature_map": "identity", "normalize": False}
             found[f"{name}, identity, d = {d}"] = linear(name, d, **options)
             found[f"{name}, elu, normalised, d = {d}"] = linear(name, d)
-    for rule in recurrences.ATTENTION:
+    for rule in ATTENTION:
         if rule.name != "causal" and "bonus" not in rule.letters:
             for backward in (False, True):
                 name = str(rule).replace("l2norm", "identity") + (", backward" if backward else "")

@@ -25,7 +25,7 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
-from recurrences import SCANS
+from table import ATTENTION
 
 from linattn._call import recurrence
 from linattn._core.dtypes import result_dtype
@@ -53,9 +53,7 @@ BOUNDS = {"causal": (linear_units, step_units), "gated": (gated_units, None)}
 def _rows() -> dict[str, Row]:
     """The recurrences of the registry that have states."""
     rows = {}
-    for r in SCANS:
-        if "v" not in {x.name for x in r.operands}:
-            continue  # draws_scans has those that scan channels
+    for r in dict.fromkeys(x.row for x in ATTENTION):
         needed, optional = (
             " ".join(x.name for x in r.operands if x.optional is left_out)
             for left_out in (False, True)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from fused_cases import Layer
 from fused_cases import make as make_layer
-from recurrences import ATTENTION, RULES, core, make, step_of
 from states import flat
+from table import ATTENTION, RULES
 
 import linattn
 from linattn import State, feature_maps
@@ -47,7 +47,7 @@ def every_call(
         return rng.standard_normal(shape).astype(dtype)
 
     for rule in ATTENTION:
-        yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
+        yield from _recurrence(rule, rule.operands(lead, n, d=d, m=m, dtype=dtype), d, wide, normal)
     q, k, v, g = (normal(*lead, n, x) for x in (d, d, m, m))
     E, F = normal(n, 5), normal(n, 5)
     out = normal(*lead, n, m)
@@ -74,7 +74,7 @@ def every_call(
     for name in ("sigmoid", "log1p", "sin", "cos"):
         yield Call(name, internal_ufuncs[name], (abs(x),))
     for rule in RULES[len(ATTENTION) :]:  # scans
-        yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
+        yield from _recurrence(rule, rule.operands(lead, n, d=d, m=m, dtype=dtype), d, wide, normal)
     yield from _scaled(q, k, v, g, wide, normal)
     if wide == dtype:
         yield from _complex(v.shape, normal)
@@ -85,7 +85,7 @@ def every_call(
 def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
     grad_out = arrays.pop("grad_out")
     lead, m = grad_out.shape[:-2], grad_out.shape[-1]
-    shape = (*lead, *core(rule, width, m))
+    shape = (*lead, *rule.core(width, m))
     normalize = rule.options.get("normalize", False)
     states = [
         State(
@@ -97,7 +97,7 @@ def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
         name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
         for name, x in arrays.items()
     }
-    step = step_of(rule)
+    step = rule.step, rule.step_options
     yield from _series(rule.name, arrays, grad_out, rule.options, now, states, step)
     yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
 

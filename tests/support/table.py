@@ -115,11 +115,15 @@ class Case(NamedTuple):
             return rng.exponential(size=shape)
         return rng.standard_normal(shape)
 
-    def tokens(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
-        """The operands of tokens [begin, end), counted from the last one in reverse."""
-        n = operands["grad_out"].shape[-2]
-        rows = slice(n - end, n - begin) if self.reverse else slice(begin, end)
+    def rows(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
+        """The operands of tokens [begin, end)."""
+        rows = slice(begin, end)
         return {x: table.tokens(self.letters.get(x, "nm"), y, rows) for x, y in operands.items()}
+
+    def tokens(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
+        """Those in the order of computation: counted from the last one in reverse."""
+        n = operands["grad_out"].shape[-2]
+        return self.rows(operands, *((n - end, n - begin) if self.reverse else (begin, end)))
 
     def token(self, operands, t: int) -> dict[str, np.ndarray]:
         """The operands of one token, as a step takes them."""
@@ -193,6 +197,10 @@ ALL = _cases()
 #: Those that have a state, and one of each.
 CASES = [x for x in ALL if x.held]
 FIRST = first_of(CASES)
+#: Those whose states are plain sums, not relative to a log scale; and of these the ones that take
+#: queries, keys and values, where the others scan channels.
+RULES = [x for x in CASES if x.row.decay is None and not x.row.one_array]
+ATTENTION = [x for x in RULES if "v" in x.letters]
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from fused_cases import LAYERS, make
-from pooled import CASES, FIRST, apply, rows, same
 from states import flat
+from table import CASES, FIRST, apply, rows, same
 
 from linattn import FusedState, State
 
@@ -60,7 +60,7 @@ def step(case, operands, t, state, **more):
 
 @every_case
 def test_steps(case):
-    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, N), case.state((P, 2))
     given, indices = tensor_state(pool), torch.tensor(INDICES)
     with torch.no_grad():
         for t in range(2):
@@ -72,7 +72,7 @@ def test_steps(case):
 
 @every_case
 def test_sequences(case):
-    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, N), case.state((P, 2))
     given = tensor_state(pool)
     options = {"state_indices": INDICES, "state_at": [4, 1]}
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_sequences(case):
 @every_recurrence
 def test_packed_sequences(case):
     bounds = [0, 2, 2, N]
-    operands, pool = case.operands((2,), N), case.pool((2, P))
+    operands, pool = case.operands((2,), N), case.state((2, P))
     given = tensor_state(pool)
     options = {"state_indices": INDICES, "cu_seqlens": bounds}
     result = case.forward(tensors(operands), linattn.torch, initial_state=given, **options)
@@ -99,7 +99,7 @@ def test_packed_sequences(case):
 @every_case
 def test_gradients_through_rows(case):
     """Those of a call on rows, and the cotangents of rows that it does not use."""
-    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, N), case.state((P, 2))
     arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
     before = arrays(given)
     o, after = case.forward(
@@ -132,7 +132,7 @@ def rows_of(state):
 
 @every_case
 def test_gradients_of_states_at_positions(case):
-    operands, pool = case.operands(LEAD, N), case.pool(LEAD)
+    operands, pool = case.operands(LEAD, N), case.state(LEAD)
     arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
     o, states = case.forward(arrays_, linattn.torch, initial_state=given, state_at=[4, 1])
     rng = np.random.default_rng(0)
@@ -153,7 +153,7 @@ def test_gradients_of_states_at_positions(case):
 
 @every_recurrence
 def test_gradients_of_steps(case):
-    operands, pool = case.operands(LEAD, 1), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, 1), case.state((P, 2))
     arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
     with pytest.raises(RuntimeError, match=f"{case.step}: in_place is True and an operand"):
         step(case, arrays_, 0, given, state_indices=INDICES, in_place=True)
@@ -169,7 +169,7 @@ def test_gradients_of_steps(case):
 @every_recurrence
 def test_positions_and_indices_while_a_gradient_is_recorded(case):
     """The call would return the states at the positions, and the new pool would be lost."""
-    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, N), case.state((P, 2))
     plain, recorded = tensors(operands), tensors(operands, requires_grad=True)
     more = {"state_indices": INDICES, "state_at": [4, 1]}
     words = f"^{case.name}: state_indices and state_at are given and an operand requires grad"
@@ -213,7 +213,7 @@ def test_complex_scan():
 def test_compiled(name):
     """Without graph breaks; the pool is an argument that is written."""
     case = next(x for x in FIRST if x.name == name)
-    operands, pool = tensors(case.operands(LEAD, N)), case.pool((P, 2))
+    operands, pool = tensors(case.operands(LEAD, N)), case.state((P, 2))
     plain, written = tensor_state(pool), tensor_state(pool)
     indices = torch.tensor(INDICES)
 
@@ -235,8 +235,8 @@ def test_compiled(name):
 
 @every_recurrence
 def test_errors(case):
-    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
-    before = arrays(tensor_state(case.pool((P, 2))))
+    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.state((P, 2)))
+    before = arrays(tensor_state(case.state((P, 2))))
 
     def refused(error, words, state=pool, **more):
         with pytest.raises(error, match=f"^{case.name}: .*{words}"):
@@ -253,7 +253,7 @@ def test_errors(case):
     refused(ValueError, "state_indices has 5 twice", state_indices=[5, 5, 1])
     refused(ValueError, r"state_indices has shape \(2,\)", state_indices=[5, 1])
     refused(ValueError, "expected a pool of states", None, state_indices=INDICES)
-    first = tensor_state(case.pool((P, 2, 1)))
+    first = tensor_state(case.state((P, 2, 1)))
     refused(ValueError, "has shape .*a pool, as state_indices", first, state_indices=INDICES)
     one_head = changed(lambda x: x[:, :1], pool)
     refused(ValueError, r"has shape .*expected \(rows, 2,", one_head, state_indices=INDICES)
@@ -264,7 +264,7 @@ def test_errors(case):
         shared = changed(lambda x: room[: x.numel()].view(x.shape), pool)
         refused(ValueError, "shares memory with", shared, state_indices=INDICES)
         assert not room.any()
-    narrow = tensor_state(case.pool((P, 2), dtype="float32"))
+    narrow = tensor_state(case.state((P, 2), dtype="float32"))
     refused(TypeError, "has dtype (torch.)?float32; expected (torch.)?float64", narrow,
             state_indices=INDICES)  # fmt: skip
     refused(ValueError, "state_at has values", None, state_at=[N + 1])
@@ -276,7 +276,7 @@ def test_errors(case):
 @every_recurrence
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_dtypes_of_indices(case, requires_grad):
-    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    operands, pool = case.operands(LEAD, N), case.state((P, 2))
     given = tensors(operands, requires_grad=requires_grad)
     expected = case.forward(operands, initial_state=copy_of(pool), state_indices=INDICES)
     token = case.one_step(operands, 0, copy_of(pool), state_indices=INDICES)
@@ -304,7 +304,7 @@ def test_key_lengths_and_positions(requires_grad):
 
 def test_indices_and_lengths_that_a_transform_hides():
     case = next(x for x in FIRST if x.name == "gated")
-    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
+    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.state((P, 2)))
 
     def loss(q, make):
         lengths = {"key_lengths": make([[4, 5]] * LEAD[0])}
