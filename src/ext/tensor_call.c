@@ -1,10 +1,10 @@
 /* tensor_call.c: functions of arrays, called with tensors of PyTorch.
  *
- * A tensor is lent to the function as an array of its memory, and an array of the result
- * becomes a tensor.  What the function returns of what it was lent has been written to;
- * the caller gets its own tensor, or state, back.  A tensor's numpy() would pin its
- * storage, which can then never be resized; sharded training frees parameters by
- * resizing them. */
+ * A tensor is lent to the function as an array of its memory, and an array of the
+ * result becomes a tensor.  What the function returns of what it was lent has been
+ * written to; the caller gets its own tensor, or state, back.  A tensor's numpy() would
+ * pin its storage, which can then never be resized; sharded training frees parameters
+ * by resizing them. */
 #include "numpy_api.h"
 
 #include "tensor_call.h"
@@ -158,8 +158,8 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
 
 /* --- lending ------------------------------------------------------------------ */
 
-/* 1 if x is a tensor that can be lent, 0 if it is no tensor, -1 if PyTorch has to see it,
- * or on an error. */
+/* 1 if x is a tensor that can be lent, 0 if it is no tensor, -1 if PyTorch has to see
+ * it, or on an error. */
 static int
 is_lendable(const struct lending *l, PyObject *x)
 {
@@ -282,7 +282,7 @@ give_back(struct lending *l, PyObject *x, PyObject *written)
     return PyObject_CallFunctionObjArgs(PyTuple_GetItem(l->torch, TENSOR), x, NULL);
 }
 
-/* The caller's results, once the versions of tensors that were written to are raised. */
+/* The caller's results, once PyTorch knows of the tensors that were written to. */
 static PyObject *
 results(struct lending *l, PyObject *x)
 {

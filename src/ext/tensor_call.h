@@ -1,8 +1,8 @@
 /* tensor_call.h: functions of arrays, called with tensors of PyTorch.
  *
- * `torch` is a tuple: the classes of plain tensors, the dtypes that operands may have and
- * those that all tensors may have, by PyTorch's dtypes, a function that makes a tensor of
- * an array, and one that is told of a list of tensors that were written to. */
+ * `torch` is a tuple: the classes of plain tensors, the dtypes that operands may have
+ * and those that all tensors may have, by PyTorch's dtypes, a function that makes a
+ * tensor of an array, and one that is told of a list of tensors that were written to. */
 #ifndef LA_TENSOR_CALL_H
 #define LA_TENSOR_CALL_H
 
@@ -11,7 +11,7 @@
 
 int la_tensor_call_init(void);
 
-/* tensor_array(torch, x): a writeable array of the memory of x, which it keeps alive. */
+/* tensor_array(torch, x): a writeable array of the memory of x, which stays alive. */
 PyObject *la_tensor_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* tensor_call(torch, recorded, threads, function, operands, given, options): what
