@@ -2,7 +2,7 @@
  *
  * `torch` is a tuple: the classes of plain tensors, the dtypes that operands may have
  * and those that all tensors may have, by PyTorch's dtypes, a function that makes a
- * tensor of an array, and one that is told of a list of tensors that were written to. */
+ * tensor of an array, and one that is told of the tensors that were written to. */
 #ifndef LA_TENSOR_CALL_H
 #define LA_TENSOR_CALL_H
 
