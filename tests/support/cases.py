@@ -150,7 +150,6 @@ WIDE_SIZES = [  # longer chunks, and columns for several panels
     (20, 512, 512),  # rows of 2 KiB and a multiple of it, in either dtype
     (20, 250, 505),
 ]
-DELTA_SIZES = [*SIZES, (97, 72, 69), (65, 196, 200), (300, 8, 8), (600, 4, 4), (19, 500, 500)]
 
 # Keys and queries of different number, for the non-causal operators: (n, s).
 CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31)]
