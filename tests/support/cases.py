@@ -2,9 +2,9 @@
 
 Tests and benchmarks share them.
 
-A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
-the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
-twin and its bound in `bounds.OPERATORS`, and wrong versions of itself in test_bounds.py.
+A case is an operator, shapes and options.  `make` draws its operands, `call` runs it on the package
+or on the twin, and `bounds.check` compares the two.  `table.py` has the cases of every
+operator for what is promised of all; those here have tighter bounds.
 """
 
 from itertools import product
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
     @property
     def forward(self) -> str:
-        """The operator, or that of which it is the gradient."""
+        """The forward operator."""
         return self.operator.removesuffix("_backward")
 
     @property
