@@ -7,23 +7,22 @@ with u the unit roundoff, a = scale phi(q), b = phi(k)::
     normalised    M = (1 + kappa) / 2 |a| |b|^T |v| / |den|,   kappa = |a| |z| / |den|
 
 kappa is 1 for every map that is never negative.  Gradients are longer products of the same factors.
-A map that is more than a function of one number errs by itself as if its x were off by some u,
-which adds |J| |x|, J its Jacobian, to |phi(x)|.
+A map that is not a function per element has an error of its own, as if its x were off by some u.
+This adds |J| |x| to |phi(x)|, where J is its Jacobian.
 
-Each operator has two bounds.  One holds for all operands and is derived: no term of a sum is
-rounded more often than there are links in the longest chain of additions that it goes through
-(`links`, `WORST`), and each rounding is by u of a partial sum, which M bounds.  The other is what
-roundings come to that go up and down by chance, as they do where operands are drawn from a normal
-distribution: a tenth of the first and less (`FORWARD_SUM` and so on).  A wrong formula, which the
-first might hide in narrow cases, does not pass the second.
+Each operator has two bounds.  The first holds for all operands and is derived: a term is rounded
+once per link of the longest chain of additions it goes through (`links`, `WORST`), and each
+rounding is at most u times a partial sum, which M bounds.  The second holds for operands drawn from
+a normal distribution, whose roundings partly cancel; it is a tenth of the first or less
+(`FORWARD_SUM` and so on).  A wrong formula that the first bound might hide exceeds the second.
 
 Softmax attention: a score x_ij may be off by u |scale| |q_i| . |k_j|, a weight p by as much
 relative to itself, and the sum of the weights by their mean.
 
-The delta rules: keys have norm 1 at most behind their map, so that nothing is amplified from token
-to token, and a result may be off by some roundings of the largest entry of the call.  What a token
-is off by later tokens carry on, as they would carry on a change of its value by as much; that is a
-matter of the operands, and no bound that leaves it out holds for all of them.
+The delta rules: mapped keys have norm at most 1, so no error is amplified from token to token, and
+a result may be off by some roundings of the largest entry of the call.  Later tokens carry on the
+error of a token as they would a change of its value.  How far depends on the operands, so a bound
+that ignores them cannot hold for all operands.
 """
 
 from collections.abc import Callable
@@ -54,7 +53,7 @@ WORST = {
 
 
 def links(width: int) -> float:
-    """How often a term of a contraction over so many channels is rounded, at most.
+    """The largest number of roundings of a term in a contraction over `width` channels.
 
     A chunk (tuning.h has the lengths) is summed one token after another, at `tokens` roundings.
     Before that its scores have been summed by lanes of 16 bytes at least and in parts (micro.h), or
@@ -175,7 +174,7 @@ def _jacobian(phi, x):
 
 
 def moved(phi, x):
-    """|J| |x|: how far phi moves if every number of x moves relative to its size."""
+    """|J| |x|: how far phi moves if every element of x moves in proportion to its size."""
     return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
@@ -251,7 +250,7 @@ OPERATORS = {
 
 
 def bound(case: Case, operands, expected=None):
-    """Return the error allowed for each output."""
+    """The error allowed for each output."""
     info = np.finfo(case.dtype)
     unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
     units = OPERATORS[case.forward].bound(case, operands, expected)

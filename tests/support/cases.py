@@ -1,8 +1,8 @@
 """Cases of causal, noncausal, the delta rule and softmax attention, and their sizes.
 
-A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
-the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
-twin and its bound in `bounds.OPERATORS`, and wrong versions of itself in test_bounds.py.
+A case is an operator, shapes and options.  `make` draws its operands, `call` runs it on the package
+or on the twin, and `bounds.check` compares the two.  `table.py` has the cases of every
+operator for what is promised of all; those here have tighter bounds.
 """
 
 from itertools import product
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
     @property
     def forward(self) -> str:
-        """The operator, or that of which it is the gradient."""
+        """The forward operator."""
         return self.operator.removesuffix("_backward")
 
     @property
@@ -148,7 +148,6 @@ WIDE_SIZES = [  # longer chunks, and columns for several panels
     (20, 512, 512),  # rows of 2 KiB and a multiple of it, in either dtype
     (20, 250, 505),
 ]
-DELTA_SIZES = [*SIZES, (97, 72, 69), (65, 196, 200), (300, 8, 8), (600, 4, 4), (19, 500, 500)]
 
 # Keys and queries of different number, for the non-causal operators: (n, s).
 CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31)]

@@ -28,7 +28,7 @@ def wide(*arrays):
 
 
 def allowed(count, dtype, *magnitudes):
-    """`count` roundings of each number of a magnitude, which is a sum of positive terms."""
+    """`count` roundings per element of a magnitude, which is a sum of positive terms."""
     info = np.finfo(dtype)
     return [
         count * float(info.eps) / 2 * x.astype(np.float64) + 1e8 * info.tiny for x in magnitudes

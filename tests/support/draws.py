@@ -1,4 +1,4 @@
-"""What random calls are made of: a trial, and the lot that draws arrays, layouts and states."""
+"""The parts of random calls: `Trial`, and `Lot`, which draws arrays, layouts and states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # la
 
 
 def working(dtype: np.dtype) -> np.dtype:
-    """What results of that dtype are computed in."""
+    """The dtype in which results of a dtype are computed."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
@@ -139,7 +139,7 @@ class Lot:
         return dict.fromkeys(names, dtype)
 
     def array(self, shape: tuple, dtype: np.dtype, positive: bool = False, values=None):
-        """Numbers, of `values` by shape or normal, and the way in which they lie in memory."""
+        """An array from `values`, or normally distributed, and its memory layout."""
         inner = shape
         repeats = self.chance(0.1)
         self.alike |= repeats or dtype.kind in "biu"
@@ -165,7 +165,7 @@ class Lot:
         return LAYOUTS[self.pick([name for name in names if name not in without])]
 
     def state(self, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool, whole=False):
-        """As `array`; a state is of its machine's order of bytes, and, whole, can be written."""
+        """Like `array`; a state has native byte order and, if `whole`, is writeable."""
         without = ("byte_swapped", *(("read_only",) if whole else ()))
         some = (lambda lead: lead) if whole else self.narrow
         s, _ = self.array((*some(lead), *core), dtype)
@@ -246,7 +246,7 @@ def call_of(lot, name, bound, arrays, ways, options, dtype, **more) -> Trial:
 
 
 def clean(trial: Trial) -> dict[str, np.ndarray]:
-    """Operands without what padding holds."""
+    """The operands, with padding cleared."""
     with np.errstate(invalid="ignore"):
         return {
             name: np.nan_to_num(x.astype(float), nan=0, posinf=0)
@@ -273,13 +273,13 @@ def draw_out(lot: Lot, arrays, shape: tuple, dtype: np.dtype) -> tuple:
 
 
 def cuts(lot: Lot, n: int) -> list[int]:
-    """Ends of some sequences packed along n."""
+    """Boundaries of sequences packed along n."""
     inner = sorted(lot.random.randint(0, n) for _ in range(lot.random.randint(0, 4)))
     return lot.pick((list, np.array))([0, *inner, n])
 
 
 def rescales(options: dict) -> bool:
-    """Whether eps is relative: 0 then, as the twin knows only the absolute."""
+    """Whether eps is relative; it is 0 then, since the twin's is absolute."""
     phi = options.get("feature_map")
     return options.get("normalize", False) and isinstance(phi, feature_maps.PositiveRandomFeatures)
 

@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def removes(self) -> bool:
-        """Whether a token takes from the memory what a key reads there."""
+        """Whether a token erases what its key reads from the memory."""
         return self.bound is delta_units
 
 
@@ -184,7 +184,7 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
 
 
 def channels(lot, x, leads, sizes) -> tuple[tuple, tuple]:
-    """The leading axes of an operand that is a number a token, or one a channel, and its last."""
+    """The axes of an operand with one number per token, or one per channel."""
     longest = max(len(leads[x]) for x in "qkv")
     if lot.chance(0.5):  # a channel: as many axes as the longest, or more
         some = (1,) * (longest - len(leads[x])) + leads[x]
@@ -193,7 +193,7 @@ def channels(lot, x, leads, sizes) -> tuple[tuple, tuple]:
 
 
 def decays(lot, table, tokens, by_channel, shape) -> np.ndarray:
-    """Gates of some kind, or a few runs of very strong ones, the tokens' axis last or before."""
+    """Gates of one kind, or a few runs of very strong gates."""
     kind = lot.pick((*table, "none", "runs"))
     if kind in table:
         return table[kind](lot.rng, (*shape, 1))[..., 0]
@@ -235,7 +235,7 @@ def bounded(lot, arrays, ways, phi, n) -> None:
 
 
 def short_keys(k, phi):
-    """Of norm 1 at most behind their map."""
+    """Keys whose features have norm at most 1."""
     if phi not in MAPS:
         return k
     if vanishes(phi):
@@ -288,7 +288,7 @@ def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
 
 
 def key_lengths(lot, arrays, ways, batch, options) -> None:
-    """Lengths, added to the options, and mostly NaN or inf in what exists for no head."""
+    """Lengths, added to the options; keys past the length of every head mostly hold NaN or inf."""
     if rescales(options):
         return
     lengths = lot.rng.integers(0, arrays["k"].shape[-2] + 1, lot.narrow(batch))

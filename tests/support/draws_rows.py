@@ -1,4 +1,4 @@
-"""Random calls of functions of rows or numbers: maps, functions, decays, the short convolution."""
+"""Random calls of functions per row or per element: maps, functions, decays, the convolution."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def log_decay(lot: Lot) -> Trial:
 
 
 def log_decay_units(trial: Trial, expected) -> list:
-    """x + dt_bias may cancel, and the exponential multiplies what A_log is off by."""
+    """x + dt_bias may cancel, and the exponential amplifies the error of A_log."""
     operands, bound = clean(trial), trial.options["lower_bound"]
     x, A_log, dt_bias = (abs(operands[name]) for name in trial.names[:3])
     rate = np.exp(operands["A_log"]) if bound is not None else 1
@@ -167,7 +167,7 @@ def conv_options(lot, kind, sizes, batch, dtype) -> tuple[dict, dict]:
 
 
 def conv_units(trial: Trial, expected) -> list:
-    """Every factor made positive; |silu'| < 1.1, and its own error goes along with it."""
+    """The sums with every factor made positive; |silu'| < 1.1, its own error included."""
     sizes = {name: abs(x) for name, x in clean(trial).items()}
     options = {
         key: abs(x.astype(float)) if key in trial.state_ways else x

@@ -111,7 +111,7 @@ def operands(lot, name, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
 
 
 def values(lot, name, operand, options, holes) -> Callable | None:
-    """Numbers such that no memory grows much, with gates of any size; None for normal ones."""
+    """Draws that keep memories small, with gates of any size; None if they are normal."""
     size = lot.pick((0.1, 1.0, 1.0, 100.0))
     large = lot.pick((1.0, 1.0, 5.0, 100.0, 1e4))
     if not options.get("normalize", True):
@@ -135,12 +135,12 @@ def values(lot, name, operand, options, holes) -> Callable | None:
 
 
 def holed(lot, x):
-    """Now and then -inf here and there."""
+    """Replace some numbers by -inf, in some calls."""
     return np.where(lot.rng.random(x.shape) < 0.05, -np.inf, x) if lot.chance(0.2) else x
 
 
 def spread_out(lot, row, arrays, ways, batch, n, options) -> None:
-    """Packing and lengths, added to the options, and NaN or inf in what is not read."""
+    """Packing and lengths, added to the options; what is not read holds NaN or inf."""
     if lot.chance(0.3):
         options["cu_seqlens"] = cuts(lot, n)
     if not row.padded or lot.chance(0.7):
@@ -186,7 +186,7 @@ def states(lot, row, end, batch, sizes, dtype, options) -> dict:
 
 
 def field(lot, batch, core, dtype, whole, positive):
-    """A field of a state, which can be written to if it is whole, and how it lies."""
+    """A field of a state, writeable if `whole`, and its memory layout."""
     lead = batch if whole else lot.narrow(batch)
     x, _ = lot.array((*lead, *core), dtype, positive)
     x = x + dtype.type(0.125) if positive else x

@@ -1,8 +1,8 @@
 """Error bounds for random calls of scans, in units of u (see `bounds`).
 
-A scan's result is a sum of products.  Made positive, with every factor e times as large as its
-roundings may make it, it is a convex function of u, so that its slope between 0 and `SMALL` is
-above the one at 0, which is the bound to first order.
+A scan's result is a sum of products.  With every factor positive and as large as its roundings
+allow, it is a convex function of u.  Its slope between 0 and `SMALL` is therefore above the slope
+at 0, which is the bound to first order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST = -1e4  # exponents below are of nothing
 
 
 def slope(model) -> list[np.ndarray]:
-    """How fast the arrays of a function of u grow."""
+    """The slopes of the arrays that a function of u returns."""
     return [(y - x) / SMALL for x, y in zip(model(0.0), model(SMALL), strict=True)]
 
 
@@ -32,7 +32,7 @@ def kind(trial: Trial) -> str:
 
 
 def given(trial: Trial, tokens: tuple[str, ...]) -> tuple[dict, dict]:
-    """Operands and options, those of a step as of a sequence of one token; no flags of calls."""
+    """Operands and options without the flags of calls; a step is a sequence of one token."""
     operands, options = clean(trial), dict(trial.options)
     options = {x: y for x, y in options.items() if x not in ("in_place", "return_state")}
     if kind(trial) == "_step":
@@ -57,7 +57,7 @@ def summed(x, shape, u) -> np.ndarray:
 
 
 def after(trial: Trial, o, state: list, wanted: bool) -> list:
-    """What is returned: the output, of one token in a step, and the state where it is wanted."""
+    """The results: the output, of one token in a step, and the state if it is asked for."""
     if kind(trial) == "_step":
         return [o[..., 0, :], *state]
     return [o, *state] if wanted else [o]
@@ -176,7 +176,7 @@ def selective_units(trial: Trial, expected) -> list:
 
 
 def own(name: str) -> int:
-    """How many axes a gradient has that are no leading ones."""
+    """The number of axes of a gradient that are not leading axes."""
     return 1 if name in ("D", "dt_bias") else 2
 
 

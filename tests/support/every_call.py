@@ -1,4 +1,4 @@
-"""A call of every public operator, in all kinds of a recurrence, to be repeated."""
+"""A call of every public operator, and of every kind of each recurrence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linattn._core.gufuncs import internal_ufuncs
 
 
 class Call(NamedTuple):
-    """`written` are arrays of the caller that it writes."""
+    """A call; `written` are the caller's arrays that it writes to."""
 
     name: str
     f: Callable
@@ -142,7 +142,7 @@ def _complex(shape, normal) -> Iterator[Call]:
 
 
 def _fused(lead, d, m, dtype) -> Iterator[Call]:
-    """Steps of a layer, with every operand that they may have."""
+    """Fused steps of a layer, with every optional operand."""
     for name in ("fused_gated_delta_step", "fused_gated_step"):
         operands, state, options = make_layer(name, Layer(1, 2, d, m), lead, np.dtype(dtype))
         yield _call(name, *operands, state, **options, in_place=True, written=state)

@@ -82,7 +82,7 @@ def large_calls():
 
 
 def overrun() -> None:
-    """A write past the end of poisoned scratch raises an error; other calls raise none."""
+    """A write past the end of poisoned scratch raises an error; correct calls raise none."""
     _linattn.poison_scratch(0xFF)
     for call in large_calls():
         call.run()

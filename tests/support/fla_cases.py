@@ -10,7 +10,7 @@ CUTS = (0, 4, 4, 11)
 
 
 def loop(q, k, v, *, g=None, beta=None, a=None, b=None, u=None, scale=None, start=None):
-    """Any of the recurrences, one token at a time: returns (o, s); tokens are [B, T, H, K]."""
+    """Run a recurrence one token at a time and return (o, s); tokens are [B, T, H, K]."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     groups = v.shape[2] // q.shape[2]
     q, k = (x.repeat_interleave(groups, 2) for x in (q, k))

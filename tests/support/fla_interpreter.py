@@ -3,7 +3,7 @@
 ``python fla_interpreter.py NAME ...`` prints a line for each model: its name, and the largest
 errors of logits and of gradients relative to the largest logit and gradient.
 
-The interpreter has no autotuner, and its loops make Python's integers, which have no ``to``.
+The interpreter has no autotuner, and its loop variables are Python integers, which have no ``to``.
 """
 
 from __future__ import annotations

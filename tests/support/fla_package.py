@@ -1,4 +1,4 @@
-"""An installed fla, read without importing it: importing it needs Triton, some of it a GPU."""
+"""An installed fla, read without importing it, since that needs Triton and in parts a GPU."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""What tables of cases with gates share: gates of every kind, states, and calls by name.
+"""Shared by the cases with gates: gates of every kind, states, and results by name.
 
 A case has a `rule`, the public function; `options` of its calls; `twin`, the module of its twin;
 and lead, d, m and dtype.
@@ -23,7 +23,7 @@ def _growing(rng, shape):
 
 
 def _resets(rng, shape):
-    """A mix: resets, near resets, runs of -60, and gates of 0."""
+    """A mix of resets, near resets, runs of -60, and gates of 0."""
     g = _weak(rng, shape)
     for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
         g[rng.random(shape) < share] = value

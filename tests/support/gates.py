@@ -1,9 +1,9 @@
 """Cases of gated linear attention: operands, the twin, and the error bound.
 
-Every result is a sum of products, so that the twin on absolute values tells how large its terms
-are together.  A result may be off by `ROUNDINGS` u of that: half as much again as causal's, for the
-decays are rounded too.  Where gates sum to some tens that sum itself is rounded by more than u of
-what they leave: there a result may be off by as many u of u times the largest entry of all.
+Every result is a sum of products, so the twin on absolute values gives the total size of its terms.
+A result may be off by `ROUNDINGS` u times that size: half as much again as for causal, since decays
+are rounded too.  If gates sum to tens, the rounding of that sum exceeds u times what they leave, so
+a result may also be off by `ROUNDINGS` u times u times the largest entry of the call.
 """
 
 from typing import Any, NamedTuple

@@ -39,7 +39,7 @@ free: dict[int, list[np.ndarray]] = {}  # by pages, memory between two pages wit
 
 
 def bounded(pages: int) -> np.ndarray:
-    """The bytes of so many pages; given back to `free` where the caller has done with them."""
+    """The bytes of a number of pages, returned to `free` when the caller is done with them."""
     if free.get(pages):
         return free[pages].pop()
     memory = mmap.mmap(-1, (pages + 2) * PAGE)

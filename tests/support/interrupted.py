@@ -1,8 +1,8 @@
 """Ctrl-C in a long call of every operator, one after another: see test_interrupts.py.
 
-A timer of the processor's time interrupts each call; printed is how much more of it passes until
-the exception arrives, in ms: on a busy machine that says what a quiet one would.  The system's
-time, in which it finds pages for results, is not counted.
+A timer of processor time interrupts each call.  The program prints the processor time until the
+exception arrives, in ms, which does not depend on how busy the machine is.  System time, spent on
+finding pages for results, is not counted.
 """
 
 from __future__ import annotations

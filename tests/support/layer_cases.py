@@ -1,4 +1,4 @@
-"""The table of layers, a row a layer with its constructor, and what their tests share."""
+"""The table of layers, one row per layer with its constructor, and helpers of their tests."""
 
 import functools
 

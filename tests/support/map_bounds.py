@@ -1,6 +1,6 @@
 """How far feature maps carry an error, kind by kind, every factor made positive.
 
-`moved(phi, x)`: what rounding inside of phi moves phi(x) by, in units of u and beside a few
+`moved(phi, x)`: the error of phi(x) from rounding inside phi, in units of u, in addition to a few
 roundings of phi(x) itself.  `spread(phi, x, grad)`: the magnitude of ``phi.backward``, linear in a
 positive `grad`.  Both take the twins of `linattn.reference.maps`.
 """
@@ -68,7 +68,7 @@ def _slope(phi, x):
 
 
 def _of_quotient(y, grad, eps):
-    """By y of y / (sum y + eps)."""
+    """The gradient of y / (sum y + eps) with respect to y."""
     t = y.sum(-1, keepdims=True) + eps
     return grad / t + (grad * y).sum(-1, keepdims=True) / t**2
 

@@ -22,7 +22,7 @@ def operands(n=40, dtype=np.float64, scale=1.0):
 
 
 def exact(q, k, v, phi, causal):
-    """The quotient by logarithms in long double, eps = 0; and by how many u it may be missed.
+    """The quotient by logarithms in long double with eps = 0, and its error bound in units of u.
 
     An exponent x may be off by u times |x|'s terms made positive, e, which changes the quotient o
     by sum_j p_j e_j |v_j - o|: nothing where one key takes all.

@@ -72,7 +72,7 @@ def grouped_queries():
 
 
 def mixed_dtypes():
-    """Results have the dtypes of the same call on one array, whatever operand is 16-bit."""
+    """Results have the dtypes of the same call on one array, whichever operand has 16 bits."""
     q, k, v, c = Q.astype(np.float16), *(x.astype(np.float32) for x in (K, V, C))
     for name in ("causal", "noncausal"):
         back = f"{name}_backward"

@@ -1,8 +1,8 @@
-"""The one table of operands: what every operator takes, and operands to call it with.
+"""What every operator takes, and random operands to call it with.
 
-The operands of a recurrence are those of the package's registry.  Only other operators are written
-here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a channel's
-states or the taps of its filter, r the rows of Linformer.  A new recurrence needs no row.
+The operands of a recurrence are those of the package's registry; those of other operators are
+written here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a
+channel's states or the taps of its filter, r the rows of Linformer.  A new recurrence needs no row.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def twin(name: str) -> ModuleType:
 
 
 def removes(name: str) -> bool:
-    """Whether a token takes from the memory what a key reads there."""
+    """Whether a token erases what its key reads from the memory."""
     names = {x.name for x in OPERANDS[name]}
     return "q" in names and bool({"beta", "a"} & names)
 
@@ -108,7 +108,7 @@ def make(
 
 
 def given(name: str, arrays: dict) -> tuple[tuple, dict]:
-    """Arrays as a call takes them: those that have to be given by place, the others by name."""
+    """Arrays as a call takes them: required operands by position, optional ones by name."""
     optional = [x.name for x in OPERANDS[name] if x.optional and x.name in arrays]
     return (
         tuple(x for y, x in arrays.items() if y not in optional),
@@ -122,7 +122,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def vanishes(feature_map) -> bool:
-    """Whether the map is fused, and keeps zeros and short rows as they are.
+    """Whether the map is fused and maps zeros to zeros.
 
     Features of other maps are short far below zero, as those of exp are.
     """

@@ -14,7 +14,7 @@ shim.faults_disarm.restype = shim.faults_held.restype = ctypes.c_long
 
 
 def find_code() -> None:
-    """Tell the library where the code of the extension and of Python is."""
+    """Tell the library the addresses of the extension's and Python's code."""
     if (3, 12) <= sys.version_info < (3, 14):
         # Without memory for a function they release its code twice (python/cpython#122752).
         shim.faults_spare_functions()

@@ -152,7 +152,7 @@ def follow(folder: Path, edits: tuple[Edit, ...]) -> None:
 
 
 def run(folder: Path, *command: str) -> str:
-    """What a program of the copy prints; one instruction set is enough for it."""
+    """The output of a program of the copy, which is built for one instruction set."""
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(folder), "LINATTN_ISAS": settings.available_isas()[-1]},

@@ -1,8 +1,8 @@
 """Cases of the gated delta rule and of DPLR: operands, twins, error bounds.
 
-Removal keys have norm 1 at most and gates do not let the memory grow for long, so that nothing is
-amplified from token to token: a result may be off by some roundings of the largest entry of all
-that a call computes, as for the delta rule.
+Removal keys have norm at most 1 and gates do not let the memory grow for long, so no error is
+amplified from token to token.  A result may be off by some roundings of the largest entry of the
+call, as for the delta rule.
 """
 
 from itertools import product

@@ -34,7 +34,7 @@ def operands(n, m, f, dtype="float64", lead=(), seed=0):
 
 
 def whole(x):
-    """As a state of the only sequence."""
+    """The state with an axis for its only sequence."""
     return x[..., None, :] if x.ndim == 1 else np.expand_dims(x, -3)
 
 
@@ -96,7 +96,7 @@ def twin_backward(arrays, softplus=0.0):
 
 
 def roundings(arrays, softplus=0.0):
-    """How many units in the last place y and the state may be off, times their sizes.
+    """The error bounds of y and of the state.
 
     The error of a state decays as it does; a token adds its own: of the decay, whose exponent
     dt A is off by 3 roundings of itself and more with softplus, and of two products and a sum.

@@ -1,4 +1,4 @@
-"""Operands of scans, and how far results may be off."""
+"""Operands of scans, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def selective(n=N, m=M, r=R, *, dtype="f8", lead=(2,), seed=0):
 
 
 def wide(dtype):
-    """What results of that dtype are computed in."""
+    """The dtype in which results of a dtype are computed."""
     return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
 
 
@@ -48,7 +48,7 @@ def doubled(x):
 
 
 def assert_close(result, expected, dtype, factor):
-    """Off by so many roundings of the largest entry, and by one of its own dtype."""
+    """Allow `factor` roundings of the largest entry, and one rounding to the array's own dtype."""
     for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
         assert x.shape == y.shape, i
         largest = abs(y).max(initial=0)

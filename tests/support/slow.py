@@ -1,4 +1,4 @@
-"""Parameters of which only some are in the default tests."""
+"""Parameters that are marked slow."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,0 +1,49 @@
+"""linattn.jax on every row of the table of cases: the NumPy package's results and gradients."""
+
+import numpy as np
+import pytest
+from states import flat
+from table import ALL, CASES, allowed
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+from jax_cases import _wide  # noqa: E402, F401  # 64 bits
+
+import linattn.jax as la  # noqa: E402
+
+
+def compare(result, expected):
+    """Within roundings of the largest entry, as XLA may sum in another order."""
+    arrays = [np.asarray(x) for x in jax.tree.leaves(result)]
+    for x, y in zip(arrays, flat(expected), strict=True):
+        assert x.shape == y.shape
+        assert (abs(x - y) <= allowed(*flat(expected))).all()
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_results_and_gradients(case):
+    operands = case.operands((2,), 9)
+    grad = operands["grad_out"]
+
+    def f(given):
+        return case.call(given, la)
+
+    names = {name: operands[name] for name in case.letters}
+    o, back = jax.vjp(jax.jit(f), names)
+    compare(o, [case.call(operands)])
+    (grads,) = back(grad)
+    compare([grads[name] for name in case.letters], list(case.backward(operands)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_states_and_steps(case):
+    operands, start = case.operands((2,), 9), case.state((2,))
+    names = {name: operands[name] for name in case.letters}
+    o, end = jax.jit(lambda x, y: case.forward(x, la, initial_state=y))(names, start)
+    expected = case.forward(operands, initial_state=start)
+    compare((o, end), list(expected))
+    step = getattr(la, case.step)
+    compare(
+        step(**case.token(operands, 0), state=start, **case.step_options),
+        list(case.one_step(operands, 0, start)),
+    )
