@@ -57,7 +57,7 @@ def element(call: Settings, operands: Operands, key_lengths: Any) -> Element | S
         )[1]
         return state
 
-    dtype = None if r.decay is None else state_dtype(*r.layout.read(r.name, operands).typed)
+    dtype = None if r.decay is None else r.layout.read(r.name, operands).state_dtype
     normalize = options.get("normalize", True)
     return effect(r, operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
 
@@ -225,7 +225,7 @@ def _with_all_axes(state: State | None, call: Settings, operands: Operands) -> S
     read, cores = r.checked(r.name, operands, call.options)
     lead = read.batch if packed is None else (*read.batch, len(packed) - 1)
     if state is None:
-        dtype = state_dtype(*read.typed)
+        dtype = read.state_dtype
         found = r.start(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
     else:
         given = dict(zip(State._fields, state, strict=False))  # a pair is a state too

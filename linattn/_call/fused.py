@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,8 @@ class Fused(Row):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self._arrays_of = itemgetter(*(x.name for x in self.operands))
+        self._options_of = itemgetter(*self.options)
         #: Plans of earlier calls by their shapes, dtypes and options.
         self._plans: dict[Any, Plan] = {}
 
@@ -67,35 +70,32 @@ class Fused(Row):
                 "linattn.FusedState(conv, s)"
             )
         conv, s = state
-        arrays = {x.name: given[x.name] for x in self.operands}
-        options = [given[x] for x in self.options]
+        arrays, options = self._arrays_of(given), self._options_of(given)
         key: Any = None
         try:
-            key = (pooled, *options, *map(type, options), *[
-                y if y is None else (type(y), y.shape, y.dtype)
-                for y in (*arrays.values(), conv, s)
+            key = (pooled, options, *map(type, options), *[
+                y if y is None else (type(y), y.shape, y.dtype) for y in (*arrays, conv, s)
             ])  # fmt: skip
             plan = self._plans.get(key)
         except (AttributeError, TypeError):  # no array, or an option that cannot be a key
             key = plan = None
         if plan is None:
-            checks = Checks(self, arrays, given, conv, s)
+            checks = Checks(self, given, conv, s)
             plan = checks.plan(pooled=pooled)
-            plain = all([y is None or type(y) is np.ndarray for y in arrays.values()])
+            plain = all([y is None or type(y) is np.ndarray for y in arrays])
             if key is not None and plain:
                 if len(self._plans) >= _MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
-            arrays |= checks.arrays
-        return Call(self, plan, arrays, {"s": s} if conv is None else {"s": s, "conv": conv})
+            arrays = tuple([checks.arrays.get(x.name) for x in self.operands])
+        return Call(plan, arrays, {"s": s} if conv is None else {"s": s, "conv": conv})
 
 
 class Call(NamedTuple):
     """A checked call."""
 
-    row: Row
     plan: Plan
-    arrays: dict[str, Any]
+    arrays: tuple[Any, ...]  #: of all operands, None for those left out
     state: dict[str, Array]  #: the arrays of the state by field, as the gufunc takes them
 
     def run(self, in_place: Any, state_indices: Any = None) -> tuple[Array, FusedState]:
@@ -146,18 +146,6 @@ class Call(NamedTuple):
 
     def _inputs(self) -> tuple[Any, ...]:
         """Arrays and numbers as the gufunc takes them."""
-        plan, inputs = self.plan, []
-        n, d, m = plan.cores["s"]
-        for x in self.row.operands:
-            y = self.arrays[x.name]
-            if y is None:
-                continue
-            kind = plan.wide if x.state_dtype else plan.dtype
-            if y.dtype is not kind and y.dtype != kind:
-                y = y.astype(kind)
-            if x.dims == "nm":
-                y = y.reshape(*y.shape[:-1], n, m)
-            elif x.channels and plan.by_channel and y.ndim == 1:
-                y = np.broadcast_to(y[:, None], (n, d))
-            inputs.append(y)
-        return (*inputs, *plan.numbers)
+        pairs = zip(self.arrays, self.plan.forms, strict=True)
+        arrays = [x if form is None else form(x) for x, form in pairs if x is not None]
+        return *arrays, *self.plan.numbers

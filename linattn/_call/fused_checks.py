@@ -58,16 +58,15 @@ class Plan(NamedTuple):
     dtype: DType
     wide: DType
     numbers: tuple[float, ...]
-    by_channel: bool
+    #: What makes of each operand what the gufunc takes; None for nothing.
+    forms: tuple[Callable[[Array], Array] | None, ...]
 
 
 class Checks:
     """The operands and options of a call."""
 
-    def __init__(
-        self, row: Row, given: Mapping[str, Any], options: Mapping[str, Any], conv: Any, s: Any
-    ) -> None:
-        self.row, self.name, self.options = row, row.name, options
+    def __init__(self, row: Row, given: Mapping[str, Any], conv: Any, s: Any) -> None:
+        self.row, self.name, self.options = row, row.name, given
         self.conv, self.s, self.columns = conv, s, 0
         self.arrays: dict[str, Array] = {
             x.name: np.asarray(checks.operand(self.name, x.name, given[x.name], _axes(x)))
@@ -107,7 +106,8 @@ class Checks:
             if not pooled:
                 name = f"state.{field}"
                 state_arrays.checked_field(self.name, name, x, lead, core, self.wide)
-        return Plan(self.name, gufunc, cores, lead, self.dtype, self.wide, numbers, self.by_channel)
+        forms = tuple([self._form(x) for x in self.row.operands])
+        return Plan(self.name, gufunc, cores, lead, self.dtype, self.wide, numbers, forms)
 
     def number(self, option: str) -> float:
         x = self.options[option]
@@ -206,6 +206,18 @@ class Checks:
             return
         shapes = [f"(..., {', '.join(map(str, y))})" if leads else str(y) for y in expected]
         raise ValueError(f"{self.name}: {x.name} has shape {shape}; expected {' or '.join(shapes)}")
+
+    def _form(self, x: Operand) -> Callable[[Array], Array] | None:
+        y, kind = self.arrays.get(x.name), self.wide if x.state_dtype else self.dtype
+        n, d, m = self.s.shape[-3:]
+        if y is None:
+            return None
+        if x.dims == "nm":
+            shape = *y.shape[:-1], n, m
+            return lambda y: y.astype(kind, copy=False).reshape(shape)
+        if x.channels and self.by_channel and y.ndim == 1:
+            return lambda y: np.broadcast_to(y.astype(kind, copy=False)[:, None], (n, d))
+        return None if y.dtype == kind else lambda y: y.astype(kind)
 
     def _lead(self) -> Shape:
         """The leading axes of the result."""

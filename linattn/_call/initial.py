@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._core.dtypes import state_dtype
 from .._states.state_arrays import State, checked_bounds
 from ..feature_maps import PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
@@ -96,7 +95,7 @@ def initial_state(
         call.fit.sizes, normalize, *lead, features=phi.features,
         rescaled=isinstance(phi, PositiveRandomFeatures),
     )  # fmt: skip
-    dtype = state_dtype(*call.typed)
+    dtype = call.state_dtype
     state: State = r.public(r.start(lambda shape, value: np.full(shape, value, dtype), cores))
     return state
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import getitem
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .._core import checks
+from .._core import checks, gradient_sums
 from .._core.layout import Call, Layout
 from .._linattn import operators
 from .._states import state_arrays
@@ -23,7 +24,7 @@ from .tables import Table
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from .._types import Array, DType, Shape
+    from .._types import Array, Bool, DType, Shape
     from .interface import Operands
 
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
@@ -76,11 +77,6 @@ class Kernels(Interface):
         self.decay, self.first, self.root_scale = decay, first, root_scale
         self.layout, self.one_array = Layout.of(name, public, **letters), one_array
         self.operands = self.layout.operands
-        #: The operand whose last axis is one longer than that of states, if there is one.
-        self.longer = next(
-            (i for i, x in enumerate(self.operands) if x.dims[-1] in self.layout.one_less.values()),
-            None,
-        )
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
         self.fields = dict(row["state"] or operators["causal"]["state"])
@@ -93,10 +89,14 @@ class Kernels(Interface):
             }
             for normalize in (False, True)
         }
-        self._index = {
-            x: [(..., None, *(slice(None),) * len(own)) for own in letters.values()]
-            for x, letters in self.present.items()
-        }
+        #: How to add an axis of one sequence to each of them, and how to drop it.
+        self._add, self._drop = (
+            {
+                normalize: [(..., one, *(slice(None),) * len(own)) for own in fields.values()]
+                for normalize, fields in self.present.items()
+            }
+            for one in (None, 0)
+        )
         self.keys = row["key_lengths"]  #: whether it takes key_lengths
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
@@ -105,7 +105,7 @@ class Kernels(Interface):
         #: Options that are True or False, by method: the numbers of the table but scale and eps.
         self.flags = {method: _flags(kernel, public) for method, kernel in names.items()}
         self.names = {method: x.replace(name, self.name) for method, x in names.items()}
-        self._plain = Plain(self.layout, self.flags["forward"], scaled=self.scaled)
+        self._plain = Plain(self)
         form = "_keys" if self.cross else "_state"
         self._stateless = self._gufuncs(name + "{}")
         self._stateful = self._gufuncs(name + "{}" + form)
@@ -230,12 +230,28 @@ class Kernels(Interface):
             function, name, state, cores, call.batch, dtype, one_array=self.one_array
         )
         arrays = tuple(given.values())
-        return arrays if packing.packed else self.as_packed(arrays, normalize)
+        return arrays if packing.packed else self.packed(arrays, normalize)
 
-    def as_packed(self, arrays: Iterable[Array], normalize: bool) -> tuple[Array, ...]:
+    def packed(self, arrays: Iterable[Any], normalize: bool) -> tuple[Array, ...]:
         """The arrays of a state with an axis of one sequence, as gufuncs take them."""
-        index = self._index[normalize]
-        return tuple([x[i] for x, i in zip(arrays, index, strict=True)])
+        return tuple(map(getitem, arrays, self._add[normalize]))
+
+    def unpacked(self, arrays: Iterable[Any], normalize: bool) -> Any:
+        """The state of such arrays, without that axis."""
+        return self.state_of(map(getitem, arrays, self._drop[normalize]), normalize)
+
+    def state_of(self, arrays: Iterable[Array], normalize: Bool) -> Any:
+        """The state of these arrays."""
+        return self.public(dict(zip(self.present[bool(normalize)], arrays, strict=False)))
+
+    def over_sequences(self, grads: Iterable[Array], operands: Operands) -> list[Array]:
+        """Gradients of the operands that are given, summed over sequences: those of operands that
+        sequences share have an axis of them."""
+        rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
+        return [
+            x if "n" in row.dims else gradient_sums.over_axis(x, -1 - len(row.dims))
+            for row, x in zip(rows, grads, strict=True)
+        ]
 
 
 def _flags(name: str, public: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core import checks
-from .._core.dtypes import result_dtype, state_dtype
+from .._core.dtypes import result_dtype
 from .._core.gufuncs import quiet
 from .cut import Cut, GradientCut
 
@@ -34,7 +34,7 @@ def forward(
             f"{cut.function}: state_at is given and return_state is {return_state!r}; expected "
             "True, as the states are returned"
         )
-    dtype, o = state_dtype(*cut.call.typed), out
+    dtype, o = cut.call.state_dtype, out
     if out is not None:
         checks.out(cut.function, out, cut.call.shape, *cut.call.typed)
     given = (*cut.operands, options.get("key_lengths"))

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._core import checks, gradient_sums
-from .._core.dtypes import gradient_dtype, result_dtype, state_dtype, work_dtype
+from .._core.dtypes import gradient_dtype, result_dtype, work_dtype
 from .._core.gufuncs import run
 from .._core.layout import Call
 from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
@@ -40,7 +40,6 @@ from .._states import state_arrays
 from .._states.state_arrays import State
 from . import mapped, pools
 from .kernels import Kernels
-from .plain import present
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -88,12 +87,14 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and out is None and self._has_lengths(operands):
-            o = self._plain.call(
-                self._stateless, operands, (), feature_map, scale, normalize, eps, flags
-            )
-            if o is not NotImplemented:
-                return o
+        if out is None and key_lengths is None and cu_seqlens is None and not with_rows:
+            how = feature_map, scale, normalize, eps, flags
+            if stateless:
+                result = self._plain.call(self._stateless, operands, (), how)
+            else:
+                result = self._plain.forward(operands, initial_state, return_state, how)
+            if result is not NotImplemented:
+                return result
         if with_rows or mapped.outside(feature_map) or self._in_blocks(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
@@ -112,7 +113,7 @@ class Recurrence(Kernels):
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(
             self.name, "initial_state", initial_state, packing, call, key[-1],
-            state_dtype(*call.typed), wanted=return_state,
+            call.state_dtype, wanted=return_state,
         )  # fmt: skip
         wanted = (None if return_state else ...,) * len(start)
         arrays = call.arrays if call.alike else call.cast()
@@ -120,7 +121,7 @@ class Recurrence(Kernels):
         o, *end = run(self._stateful[key], inputs, (out, *wanted))
         if not return_state:
             return o
-        return o, self._result(packing, key[-1], end)
+        return o, (self.state_of if packing.packed else self.unpacked)(end, key[-1])
 
     def backward(
         self,
@@ -145,14 +146,12 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and _same_rows(operands[0], grad_out) and self._has_lengths(operands):
-            grads = self._plain.call(
-                self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps,
-                flags,
-            )  # fmt: skip
+        one = key_lengths is None and cu_seqlens is None and not with_rows
+        if one and _same_rows(operands[0], grad_out):
+            how = feature_map, scale, normalize, eps, flags
+            grads = self._plain.backward(operands, grad_out, initial_state, grad_state, how)
             if grads is not NotImplemented:
-                grads = grads if type(grads) is tuple else (grads,)
-                return gradient_sums.sum_all(grads, present(operands))
+                return grads
         if with_rows or mapped.outside(feature_map) or self._in_blocks((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
@@ -194,15 +193,13 @@ class Recurrence(Kernels):
         grads = run(self._stateful_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
         if packing is not None:
-            for i, row in enumerate(rows):
-                if "n" not in row.dims:  # one a sequence
-                    sums[i] = gradient_sums.over_axis(sums[i], -1 - len(row.dims))
+            sums = self.over_sequences(sums, operands)
         first = _summed(sums, call, dtypes)
         if not with_state:
             return first
         if initial_state is not None:
             rest = gradient_sums.sum_all(rest, start)
-        return *first, self._result(packing, key[-1], rest)
+        return *first, (self.state_of if packing.packed else self.unpacked)(rest, key[-1])
 
     def step(
         self,
@@ -229,17 +226,10 @@ class Recurrence(Kernels):
             if result is not NotImplemented:
                 o, s, z = result
                 return o, state if written else State(s, z)
-        arrays = self._plain_state(state, operands, normalize)
-        if arrays is not None:
-            after = arrays if written else [
-                np.array(x) if type(x) is np.ndarray else x for x in arrays
-            ]  # fmt: skip
-            result = self._plain.call(
-                self._step, operands, (), feature_map, scale, normalize, eps, flags, (None, *after),
-                state_indices,
-            )  # fmt: skip
-            if result is not NotImplemented:
-                return result[0], state if written else self._state_of(after, normalize)
+        how = feature_map, scale, normalize, eps, flags
+        result = self._plain.step(operands, state, written, state_indices, how)
+        if result is not NotImplemented:
+            return result
         with_rows = state_indices is not None
         if with_rows or mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
@@ -251,7 +241,7 @@ class Recurrence(Kernels):
         key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
-        dtype, cores = state_dtype(*call.typed), self.cores(call.fit.sizes, key[-1])
+        dtype, cores = call.state_dtype, self.cores(call.fit.sizes, key[-1])
         fields = state_arrays.checked(
             function, "state", state, cores, call.batch, dtype, one_array=self.one_array
         )
@@ -261,7 +251,7 @@ class Recurrence(Kernels):
         else:
             shapes = [(*call.batch, *core) for core in cores.values()]
             arrays = [np.array(np.broadcast_to(*x)) for x in zip(arrays, shapes, strict=True)]
-            state = self._state_of(arrays, key[-1])
+            state = self.state_of(arrays, key[-1])
         return run(self._step[key], inputs, (None, *arrays))[0], state
 
     def forward_in_rows(
@@ -283,7 +273,7 @@ class Recurrence(Kernels):
         o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
         if out is not None:
             checks.out(self.name, out, call.shape, *call.typed)
-        states = self.as_packed(fields, key[-1])
+        states = self.packed(fields, key[-1])
         result = pool_call(
             rows, self._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
         )
@@ -294,48 +284,9 @@ class Recurrence(Kernels):
             return self.layout.read_for_gufunc(function, operands, tokens=tokens)
         return self.layout.read(function, operands, tokens=tokens)
 
-    def _plain_state(self, state: Any, operands: Operands, normalize: Any) -> Sequence[Any] | None:
-        """The arrays of a state that has the fields that it is to have, and sizes that gufuncs need
-        not check; else None: for a closer look."""
-        if type(normalize) is not bool:
-            return None
-        if self.one_array:
-            arrays = [state]
-        else:
-            fields = self.present[normalize]
-            if type(state) is not State or [x is None for x in state] != [
-                x not in fields for x in State._fields
-            ]:
-                return None
-            arrays = [x for x in state if x is not None]
-        if self.longer is None:
-            return arrays
-        s, lengths = arrays[0], self._has_lengths(operands) and operands[self.longer].shape
-        fits = lengths and type(s) is np.ndarray and s.shape[-1:] == (lengths[-1] - 1,)
-        return arrays if fits else None
-
-    def _has_lengths(self, operands: Operands) -> bool:
-        """Whether an operand is plain that is one longer than states, which gufuncs do not
-        check."""
-        if self.longer is None:
-            return True
-        x = operands[self.longer]
-        return type(x) is np.ndarray and x.shape[-1:] > (0,)
-
     def _in_blocks(self, operands: Operands) -> bool:
         """Whether a call is lazy: in blocks."""
         return self.transition is not None and is_lazy(operands)
-
-    def _result(self, packing: Any, normalize: bool, arrays: Sequence[Any]) -> Any:
-        """The state of a gufunc's outputs, without the axis of sequences unless they are packed."""
-        if not packing.packed:
-            letters = self.present[normalize].values()
-            arrays = [x.squeeze(-1 - len(own)) for x, own in zip(arrays, letters, strict=True)]
-        return self._state_of(arrays, normalize)
-
-    def _state_of(self, arrays: Sequence[Any], normalize: Bool) -> Any:
-        """The state of these arrays."""
-        return self.public(dict(zip(self.present[bool(normalize)], arrays, strict=True)))
 
     # --- their parts ---------------------------------------------------------
 

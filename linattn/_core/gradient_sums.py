@@ -25,12 +25,17 @@ def sum_all(
     grads: Sequence[Any], operands: Sequence[Any], dtypes: Sequence[DType] | None = None
 ) -> tuple[Any, ...]:
     """Each gradient summed to its operand's shape, in ``dtypes`` or else the operands' dtypes."""
-    if dtypes is None:
-        dtypes = [x.dtype for x in operands]
-    return sum_to(grads, [x.shape for x in operands], dtypes)
+    if dtypes is not None:
+        return sum_to(grads, [x.shape for x in operands], dtypes)
+    return tuple([
+        g if g.shape == x.shape and g.dtype == x.dtype else summed(g, x.shape, x.dtype)
+        for g, x in zip(grads, operands, strict=True)
+    ])  # fmt: skip
 
 
-def sum_to(grads: Sequence[Any], shapes: Sequence[Shape], dtypes: Sequence[DType]) -> Any:
+def sum_to(
+    grads: Sequence[Any], shapes: Sequence[Shape], dtypes: Sequence[DType]
+) -> tuple[Any, ...]:
     """Each gradient in that shape, summed over the repeats, and in that dtype."""
     return tuple([
         g if g.shape == shape and g.dtype == dtype else summed(g, shape, dtype)

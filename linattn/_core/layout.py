@@ -19,7 +19,7 @@ from .dtypes import COMPLEX, FAST, is_weak, real_dtype, result_dtype, state_dtyp
 from .lazy import in_one_chunk, is_lazy, refuse_token
 
 if TYPE_CHECKING:
-    from .._types import Shape
+    from .._types import DType, Shape
 
 
 class Operand(NamedTuple):
@@ -90,6 +90,12 @@ class Call(NamedTuple):
                 x.astype(dtype if i in kept else wide, copy=False) if type(x) is np.ndarray else x
                 for i, x in enumerate(arrays)
             ])  # fmt: skip
+
+    @property
+    def state_dtype(self) -> DType:
+        """The dtype of the computation and of states."""
+        dtype: DType = self.arrays[0].dtype if self.alike else state_dtype(*self.typed)
+        return dtype
 
     @property
     def given(self) -> tuple[Shape, ...]:
@@ -225,6 +231,9 @@ class Layout:
         if dtype not in self._dtypes:
             dtype = None  # as no array has
         for i, (row, x) in enumerate(zip(self.operands, operands, strict=False)):
+            if type(x) is np.ndarray and x.dtype is dtype:
+                arrays.append(x)
+                continue
             if x is None and row.optional:
                 arrays.append(None)
                 continue
