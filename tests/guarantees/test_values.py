@@ -21,7 +21,7 @@ except ImportError:
 
 EACH = pytest.mark.parametrize("case", ALL, ids=str)
 #: n, d, m: within and around vectors, chunks and panels.
-SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33)]
+SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
 MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]
 
 
