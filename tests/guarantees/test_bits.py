@@ -45,7 +45,14 @@ def test_layouts(case, layout, dtype):
 @EACH
 @pytest.mark.parametrize(
     ("lead", "n", "d", "m"),
-    [((), 700, 40, 70), ((), 60, 8, 300), ((3,), 300, 20, 33), ((13,), 9, 5, 6)],
+    [
+        ((), 700, 40, 70),
+        ((), 60, 8, 300),
+        ((), 300, 16, 400),
+        ((), 40, 500, 33),
+        ((3,), 300, 20, 33),
+        ((13,), 9, 5, 6),
+    ],
 )
 def test_threads(case, threads, lead, n, d, m):
     operands = case.operands(lead, n, d=d, m=m, dtype="float32")

@@ -21,7 +21,7 @@ except ImportError:
 
 EACH = pytest.mark.parametrize("case", ALL, ids=str)
 #: n, d, m: within and around vectors, chunks and panels.
-SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33)]
+SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
 MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]
 
 
@@ -131,9 +131,12 @@ def test_maps(case, phi):
 
 @EACH
 @pytest.mark.parametrize("dtype", [np.float16, bfloat16])
-def test_sixteen_bits(case, dtype):
+@pytest.mark.parametrize("gates", [np.float32, None], ids=["with float32", "alone"])
+def test_sixteen_bits(case, dtype, gates):
     """Computed in float32 and rounded once; states and sums over tokens stay in float32."""
-    operands = case.operands((2,), 37, d=6, m=5, dtype=dtype)
+    operands = case.operands((2,), 70, d=6, m=5, dtype=dtype)
+    wide = [x.name for x in case.row.operands if x.state_dtype] if case.row and gates else []
+    operands |= {x: operands[x].astype(np.float32) for x in wide if x in operands}
     single = {name: x.astype(np.float32) for name, x in operands.items()}
     got, expected = case.results(operands), case.results(single)
     rounded = [x for x in got if x.dtype == dtype]
