@@ -42,15 +42,9 @@ ERRORS = (
     Raised("ValueError", "key_lengths cu_seqlens", "does not match the tokens"),
     Raised("ValueError", "state_indices", "is out of range, or has a row twice that is written"),
     Raised("ValueError", "state_at", "is out of range, or given with ``cu_seqlens``"),
-    Raised("ValueError", "initial_state grad_state state", "has the wrong shape{z}"),
+    Raised("ValueError", "initial_state grad_state state", "has the wrong shape{or_z}"),
     Raised("ValueError", "in_place", "is True and the state is read-only or lacks leading axes"),
     Raised("ValueError", "in_place", "is True and elements of the state overlap in memory"),
     Raised("ValueError", "out", "has the wrong shape, is read-only, or overlaps itself"),
     Raised("MemoryError", "", "there is not enough memory for the result or the scratch"),
 )
-
-#: By name: what the conditions say of states.
-RAISES = {
-    "raises": {"holder": "a State", "z": " or a wrong ``z``"},
-    "raises_of_convolutions": {"holder": "{array}", "z": ""},
-}

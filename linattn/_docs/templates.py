@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from .._linattn import operators
 from ..feature_maps import NAMES
 from . import paragraphs
-from .errors import ERRORS, RAISES
+from .errors import ERRORS
 from .errors import Raised as Raised
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,16 +79,14 @@ def sections(
     """
     if _takes_complex(f):
         words = words._replace(refused=words.refused.removeprefix("complex, ").removeprefix("or "))
-    places = words._asdict() | _places(f)
+    places = _places(f) | words._asdict()  # some of the former have words in them
     left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
     made = {}
     for title, text in _template(f).items():
-        of_states = RAISES.get(text.strip().removeprefix("$"))
-        if of_states is not None:
+        if text.strip() == "$raises":
             instead = {x[:2] for x in raises if x.names}
             rows = (x for x in ERRORS if x.error not in without and x[:2] not in instead)
             text = listed((*rows, *raises), takes)
-            places = of_states | places
         text = _expanded(text, left_out)
         if title in ("Parameters", "Returns"):
             text = text.replace("array_like", words.given).replace("ndarray", words.made)
@@ -128,10 +126,11 @@ def _places(f: Callable[..., Any]) -> dict[str, str]:
     """The words of paragraphs that depend on f."""
     takes = _parameters(f)
     default = takes["feature_map"].default if "feature_map" in takes else None
-    found = {"maps": _MAPS, "default": repr(default), "kind": "State", "or_z": ", or a wrong ``z``"}
+    found = {"maps": _MAPS, "default": repr(default)}
+    found |= {"holder": "a State", "or_z": " or a wrong ``z``"}
     state = takes.get("state", takes.get("initial_state"))
     if state is not None and "State" not in str(state.annotation):
-        found |= {"kind": "array", "or_z": ""}
+        found |= {"holder": "{array}", "or_z": ""}
     if "normalize" in takes:
         return found | {
             "state": "``s`` (..., d, m) and ``z`` (..., d)",

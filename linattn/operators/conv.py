@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._call.recurrence import Recurrence
-from .._docs.templates import filled, filled_like
-
-if TYPE_CHECKING:
-    from .._types import Activation, Array, ArrayLike
+from .functions import Functions
 
 #: Its state has the inputs of one token less than a filter.
 CONVOLUTION = Recurrence(
     "causal_conv1d", transition=None, public={"silu": "activation"}, one_array=True,
     one_less={"d": "f"}, written={"m": "c", "f": "w"},
 )  # fmt: skip
+function = Functions(CONVOLUTION, "bias")
 
 
-@filled
-def causal_conv1d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    activation: Activation = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: Array | None = None,
-    state_indices: ArrayLike | None = None,
-    return_state: bool = False,
-    state_at: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array | tuple[Array, Array]:
+@function
+def causal_conv1d() -> None:
     """Causal convolution of each channel with its own short filter.
 
     ``o_t = bias + sum_{j=0}^{w-1} weight[:, w-1-j] x_{t-j}``, then the activation: the last
@@ -63,10 +47,6 @@ def causal_conv1d(
         Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``.  You can cut a sequence
         anywhere and continue from it.
 
-    Raises
-    ------
-    $raises_of_convolutions
-
     Notes
     -----
     2 w n c floating-point operations, and about 25 per number for silu; one pass over memory.
@@ -85,27 +65,10 @@ def causal_conv1d(
     >>> o.ravel(), state
     (array([ 1. ,  2.5,  5. , 10. ]), array([[8.]]))
     """
-    return CONVOLUTION.forward(
-        (x, weight, bias), activation=activation, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, state_indices=state_indices, return_state=return_state,
-        state_at=state_at, out=out,
-    )  # fmt: skip
 
 
-@filled_like(causal_conv1d)
-def causal_conv1d_backward(
-    x: ArrayLike,
-    weight: ArrayLike,
-    grad_out: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    activation: Activation = None,
-    cu_seqlens: ArrayLike | None = None,
-    initial_state: Array | None = None,
-    state_indices: ArrayLike | None = None,
-    grad_state: Array | None = None,
-    state_at: ArrayLike | None = None,
-) -> tuple[Array, ...]:
+@function
+def causal_conv1d_backward() -> None:
     """Gradients of `causal_conv1d`.
 
     They are exact for its equation and do not need the forward result.
@@ -143,24 +106,10 @@ def causal_conv1d_backward(
     >>> dx.ravel(), dweight
     (array([1.5, 1.5, 1.5, 1. ]), array([[ 7., 15.]]))
     """
-    return CONVOLUTION.backward(
-        (x, weight, bias), grad_out, activation=activation, cu_seqlens=cu_seqlens,
-        initial_state=initial_state, state_indices=state_indices, grad_state=grad_state,
-        state_at=state_at,
-    )  # fmt: skip
 
 
-@filled_like(causal_conv1d)
-def causal_conv1d_step(
-    x: ArrayLike,
-    weight: ArrayLike,
-    state: Array,
-    bias: ArrayLike | None = None,
-    *,
-    activation: Activation = None,
-    in_place: bool = False,
-    state_indices: ArrayLike | None = None,
-) -> tuple[Array, Array]:
+@function
+def causal_conv1d_step() -> None:
     """One token of `causal_conv1d`.
 
     ``o = bias + sum_{k < w-1} weight[:, k] state[:, k] + weight[:, w-1] x``, then the
@@ -195,7 +144,3 @@ def causal_conv1d_step(
     >>> o, state
     (array([10.]), array([[8.]]))
     """
-    return CONVOLUTION.step(
-        (x, weight, bias), state, activation=activation, in_place=in_place,
-        state_indices=state_indices,
-    )  # fmt: skip

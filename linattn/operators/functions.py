@@ -19,6 +19,7 @@ operators.def; ``linattn._bridges.stubs`` writes the signatures for type checker
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +45,7 @@ OPTIONS = {
     "grad_state": ("State", None),
     "state_at": ("ArrayLike", None),
     "out": ("Array", None),
+    "activation": ("Activation", None),
 }
 
 
@@ -74,11 +76,12 @@ FORMS = {
 class Functions:
     """A decorator that makes the functions of a recurrence.
 
-    ``defaults`` are those of its options that differ from `OPTIONS`, the first in the signature.
+    ``defaults`` are those of its options that differ from `OPTIONS`, the first in the signature;
+    ``positional`` are operands that may be left out, but are not passed by keyword alone.
     """
 
-    def __init__(self, r: Recurrence, **defaults: Any) -> None:
-        self._r, self._defaults = r, defaults
+    def __init__(self, r: Recurrence, *positional: str, **defaults: Any) -> None:
+        self._r, self._positional, self._defaults = r, positional, defaults
         self._forward: Any = None
 
     def __call__(self, declared: Callable[[], None]) -> Any:
@@ -97,28 +100,40 @@ class Functions:
         form, cross = FORMS[method], self._r.cross
         returns = "Array" if cross and method == "forward" else form.returns
         required = {x.name: "ArrayLike" for x in self._r.operands if not x.optional} | form.takes
+        place = Parameter.POSITIONAL_OR_KEYWORD
         positional = [
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
+            Parameter(name, place, annotation=self._type(annotation))
             for name, annotation in required.items()
         ]
+        positional += [
+            Parameter(name, place, default=None, annotation="ArrayLike | None")
+            for name in self._positional
+        ]
         options = [*self._options(method)]
-        return inspect.Signature(positional + options, return_annotation=returns)
+        return inspect.Signature(positional + options, return_annotation=self._type(returns))
+
+    def _type(self, annotation: str) -> str:
+        """A type, where a state is an array."""
+        found = re.sub(r"\b(State|Any)\b", "Array", annotation)
+        return found if self._r.one_array else annotation
 
     def _options(self, method: str) -> Iterator[Parameter]:
         r = self._r
         has = {"scale": r.scaled, "feature_map": r.mapped, "key_lengths": r.keys}
         has |= dict.fromkeys(("normalize", "eps"), r.normalizer)
+        has |= dict.fromkeys(self._positional, False)
         if r.cross:
             has |= dict.fromkeys(("cu_seqlens", *(x for x in OPTIONS if "state" in x)), False)
         optional = {x.name: ("ArrayLike", None) for x in r.operands if x.optional}
         flags = dict.fromkeys(r.flags[method], ("Bool", False))
-        rows = OPTIONS | optional | flags
+        rows = optional | flags | OPTIONS
         own = (*self._defaults, "scale", "feature_map", "normalize", "eps", *optional, *flags)
         for name in dict.fromkeys((*own, *FORMS[method].options)):
             if has.get(name, True):
                 annotation, default = rows[name]
                 default = self._defaults.get(name, default)
-                may_be = " | None" if default is None else ""
+                if default is None and annotation != "Activation":  # which may be None
+                    annotation = f"{self._type(annotation)} | None"
                 yield Parameter(
-                    name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation + may_be
+                    name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation
                 )
