@@ -32,7 +32,7 @@ RECURRENCE_TESTS = (
 
 @pytest.mark.parametrize(
     "recipe, edits",
-    [("A map of one number", recipes.MAP), ("A recurrence", recipes.RECURRENCE)],
+    [("An elementwise map", recipes.MAP), ("A recurrence", recipes.RECURRENCE)],
     ids=["map", "recurrence"],
 )
 def test_files(recipe, edits):
