@@ -126,8 +126,8 @@ def test_poison_stays(case, value):
             bad[name][t] = value
             o, twin = case.call(bad), case.call(bad, reference)
             unmoved = twin == twin_clean
-            scale = name in ("a", "dt", "f", "g", "i") or (case.name, name) == ("wkv", "k")
-            if scale:  # which says where chunks begin, and what their sums are relative to
+            token = name in ("q", "k", "v", "x", "B", "C", "z", "b", "beta", "erase")
+            if not token or case.name == "wkv":  # it may say where chunks begin, and their scale
                 unmoved[: t + 1] &= not case.reverse
                 unmoved[t:] &= case.reverse
             np.testing.assert_array_equal(o[unmoved], clean[unmoved], err_msg=f"{name} {t}")
