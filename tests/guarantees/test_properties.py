@@ -136,7 +136,6 @@ def test_split_and_resumed(rule, sizes, seed, dtype, gates, data):
 def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
     """To the bit, gradients too."""
     n, d, m = sizes
-    d = max(d, "f" in rule.letters.get("weight", ""))  # a filter has a tap
     inner = data.draw(st.lists(st.integers(0, n), max_size=4).map(sorted), label="cuts")
     cuts = [0, *inner, n]
     arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
