@@ -145,7 +145,10 @@ def kept(states: Iterable[Tensor], *operands: Tensor | None) -> list[Tensor]:
 
 
 def requires_grad(args: Iterable[Any]) -> bool:
-    return any([isinstance(x, Tensor) and x.requires_grad for x in args])
+    if torch.compiler.is_compiling():  # the faster function cannot be traced
+        return any([isinstance(x, Tensor) and x.requires_grad for x in args])
+    found: bool = private.any_requires_grad(*args)
+    return found
 
 
 #: The dtypes that operators take without conversion; those of operators of complex numbers too.

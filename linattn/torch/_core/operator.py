@@ -36,6 +36,7 @@ class TensorOperator(Computation):
         d = description
         numbers = d.options[2 if self.mapped else 0 :]
         self._checks = tuple((name_of(x), *option_checks.check_of(x)) for x in numbers)
+        self._typed = [i for i, x in enumerate(self.operands) if not x.state_dtype]
         self._cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
         self.stateless, self._stateless_backward = self._sequence("", ())
         steps: tuple[Operator, ...] = ()
@@ -154,10 +155,14 @@ class TensorOperator(Computation):
         state_indices: Any = None, **options: Any,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
-        there = {"state": state} | given(state_indices=state_indices)
-        result = self._direct(self.step_of, operands, there, options | {"in_place": in_place})
+        there = {"state": state}
+        if state_indices is not None:
+            there["state_indices"] = state_indices
+        options["in_place"] = in_place
+        result = self._direct(self.step_of, operands, there, options)
         if result is not NotImplemented:
             return result
+        del options["in_place"]
         if state_indices is not None:
             return tensor_pools.step(
                 self, operands, state, state_indices=state_indices, in_place=in_place, **options
@@ -193,24 +198,19 @@ class TensorOperator(Computation):
         phi = options.get("feature_map", "identity")
         if not (type(phi) is str and phi in MAPS):
             return NotImplemented
+        dtype = like.dtype
         for name, x in given.items():  # where messages of arrays and tensors differ
             if name in ("state", "initial_state"):
-                if not (
-                    self.states.has_fields(x, work_dtype(like.dtype)) and self._alike(operands)
-                ):
+                fits = self.states.has_fields(x, work_dtype(dtype))
+                if not (fits and self._alike(operands, dtype)):
                     return NotImplemented
             elif isinstance(x, Tensor) and x.is_floating_point():
                 return NotImplemented
         return direct(function, operands, given, options, complex_too=self.complex_too)
 
-    def _alike(self, operands: Sequence[Any]) -> bool:
-        """Whether the operands that determine the dtype of a call have the same."""
-        dtypes = {
-            getattr(x, "dtype", None)
-            for row, x in zip(self.operands, operands, strict=False)
-            if not row.state_dtype and x is not None
-        }
-        return len(dtypes) == 1
+    def _alike(self, operands: Sequence[Any], dtype: torch.dtype) -> bool:
+        """Whether the operands that determine the dtype of a call have this one."""
+        return all([getattr(operands[i], "dtype", dtype) is dtype for i in self._typed])
 
     def arguments(
         self,
