@@ -89,7 +89,8 @@ class Case(NamedTuple):
         """The operands by name, and grad_out; there are more keys than queries where there can."""
         rng = np.random.default_rng([seed, n, d, m])
         s = s if s is not None else n if self.options.get("causal") else n + 3
-        sizes = {"n": n, "s": s, "d": d, "m": m, "f": max(d, 1), "r": 3}
+        taps = max(d, 1) if "weight" in self.letters else d  # a filter has one at least
+        sizes = {"n": n, "s": s, "d": d, "m": m, "f": taps, "r": 3}
         arrays = {}
         for name, letters in self.letters.items():
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
