@@ -30,7 +30,8 @@ class Computation(Signature):
         if self.mapped:
             options["feature_map"] = map_texts.restore(options["feature_map"], options.pop("omega"))
         lengths = zip(self.length_names, args[self.options_end : end], strict=False)
-        return tuple(args[: self.count]), given(**dict(lengths)), options
+        there = {name: x for name, x in lengths if x is not None}
+        return tuple(args[: self.count]), there, options
 
     def run(self, *args: Any) -> Any:
         operands, given, options = self._call(args, self.end)
@@ -118,11 +119,6 @@ class Computation(Signature):
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
-
-
-def given(**named: Any) -> dict[str, Any]:
-    """What is not None."""
-    return {name: x for name, x in named.items() if x is not None}
 
 
 def first(x: Any) -> Any:

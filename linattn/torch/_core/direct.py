@@ -77,11 +77,9 @@ def compute(
 
 def is_plain(args: Iterable[Any]) -> bool:
     """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
-    return (
-        not torch.compiler.is_compiling()
-        and not private.is_watched()
-        and all(x.is_cpu if type(x) in PLAIN else not isinstance(x, Tensor) for x in args)
-    )
+    if torch.compiler.is_compiling() or private.is_watched():
+        return False
+    return all([x.is_cpu if type(x) in PLAIN else not isinstance(x, Tensor) for x in args])
 
 
 def array(x: Tensor) -> np.ndarray[Any, Any]:

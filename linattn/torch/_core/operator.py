@@ -20,7 +20,7 @@ from ..._call.tables import MAPS
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import no_state
 from . import conversions, map_texts, option_checks, tensor_pools
-from .computation import Computation, given
+from .computation import Computation
 from .conversions import work_dtype
 from .descriptions import OTHERS, Description, of_recurrence
 from .direct import direct
@@ -193,6 +193,8 @@ class TensorOperator(Computation):
         """What NumPy's function gives; NotImplemented if it takes an operator of PyTorch."""
         if is_compiling() or not isinstance(like := operands[self.values], Tensor):
             return NotImplemented
+        if like.requires_grad and torch.is_grad_enabled():
+            return NotImplemented  # found sooner than by lending all
         if function is self.forward_of and not like.is_contiguous():
             return NotImplemented  # its result is to have the same strides
         phi = options.get("feature_map", "identity")
@@ -247,6 +249,11 @@ class TensorOperator(Computation):
         token = name == self.description.step_name
         args, narrow = map_texts.applied(phi, args, key_lengths, token=token)
         return [*args, "identity", None, *values], narrow
+
+
+def given(**named: Any) -> dict[str, Any]:
+    """What is not None."""
+    return {name: x for name, x in named.items() if x is not None}
 
 
 #: Every operator, by name.
