@@ -217,6 +217,20 @@ def test_no_sequence_at_all(with_state):
         assert [x.shape for x in grads[-1]] == [(2, 0, D, M), (2, 0, D), (2, 0)]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [3, 7, 15])
+def test_no_channels_of_keys(m, dtype):
+    """The rows of s and z together, of which there are none, would fill whole vectors."""
+    *operands, g = draw(2, n=5, d=0, m=m, dtype=dtype)
+    first, last = (draw_state(2, d=0, m=m, dtype=dtype, seed=seed) for seed in (1, 4))
+    states = {"initial_state": first, "grad_state": last}
+    *got, start = linattn.mlstm_backward(*operands, g, eps=0.25, **states)
+    *wanted, expected = ref.mlstm_backward(*operands, g, eps=0.25, **states)
+    for x, y in zip((*got, *start), (*wanted, *expected), strict=True):
+        assert x.shape == y.shape
+        close(x, y, dtype)
+
+
 @pytest.mark.parametrize("options", [{}, {"eps": 0.25}, {"normalize": False}])
 def test_gradients_are_the_twins_differences(options):
     q, k, v, i, f, g = draw(n=9, d=3, m=4, size=2)

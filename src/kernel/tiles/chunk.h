@@ -59,7 +59,7 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
 {
     const ptrdiff_t size = size_of(type);
     const char *src = x->data + t.first * x->rs;
-    if (dst.ld == cols && x->rs == cols * size) { /* no gaps: one long row */
+    if (t.rows > 1 && dst.ld == cols && x->rs == cols * size) { /* one long row */
         cols *= t.rows;
         t.rows = 1;
     }
