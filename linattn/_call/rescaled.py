@@ -122,7 +122,7 @@ def _step(
     call = _Call(name, phi, *(x[..., None, :] for x in (q, k, v)), **options)
     start = call.state("state", state, math.nan)
     if in_place:
-        if state[2] is None:
+        if State(*state).log_scale is None:
             raise ValueError(f"{name}: state.log_scale is None; expected an array to write to")
         fields = {f"state.{x}": y for x, y in zip(State._fields, state, strict=True)}
         f = call.core[:1]

@@ -257,3 +257,13 @@ def test_threads_change_no_bit_of_scaled_features(threads):
         for result in results[1:]:
             for x, y in zip(result, results[0], strict=True):
                 np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("fields", [("s", "z"), ("s", "z", None)])
+def test_a_step_in_place_needs_a_scale_to_write_to(fields):
+    phi = linattn.feature_maps.PositiveRandomFeatures(np.eye(4))
+    x = np.ones((2, 4))
+    state = linattn.initial_state(x, x, x, operator="step", feature_map=phi)
+    given = tuple(None if field is None else getattr(state, field) for field in fields)
+    with pytest.raises(ValueError, match=r"step: state\.log_scale is None; expected an array"):
+        linattn.step(x, x, x, given, feature_map=phi, in_place=True)
