@@ -366,9 +366,9 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     }
     else if ((positional = PyTuple_New(1)) != NULL) {
         PyTuple_SetItem(positional, 0, Py_NewRef(operands));
-        la_pool_hold_threads(threads);
+        const long held = la_pool_hold_threads(threads);
         PyObject *found = PyObject_Call(args[FUNCTION], positional, all);
-        la_pool_hold_threads(0);
+        la_pool_hold_threads(held);
         result = found == NULL ? NULL : results(&l, found);
         Py_XDECREF(found);
     }
