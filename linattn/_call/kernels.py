@@ -244,6 +244,12 @@ class Kernels(Interface):
         """The state of these arrays."""
         return self.public(dict(zip(self.present[bool(normalize)], arrays, strict=False)))
 
+    def _after(
+        self, packing: state_arrays.Sequences, arrays: Iterable[Any], normalize: bool
+    ) -> Any:
+        """The state of the arrays that a gufunc returned for these sequences."""
+        return (self.state_of if packing.packed else self.unpacked)(arrays, normalize)
+
     def over_sequences(self, grads: Iterable[Array], operands: Operands) -> list[Array]:
         """Gradients of the operands that are given, summed over sequences: those of operands that
         sequences share have an axis of them."""

@@ -85,9 +85,9 @@ class Recurrence(Kernels):
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
-        with_state = initial_state is not None or return_state or with_rows
-        stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if out is None and key_lengths is None and cu_seqlens is None and not with_rows:
+        whole = key_lengths is None and cu_seqlens is None and not with_rows
+        stateless = whole and initial_state is None and not return_state
+        if whole and out is None:
             how = feature_map, scale, normalize, eps, flags
             if stateless:
                 result = self._plain.call(self._stateless, operands, (), how)
@@ -121,7 +121,7 @@ class Recurrence(Kernels):
         o, *end = run(self._stateful[key], inputs, (out, *wanted))
         if not return_state:
             return o
-        return o, (self.state_of if packing.packed else self.unpacked)(end, key[-1])
+        return o, self._after(packing, end, key[-1])
 
     def backward(
         self,
@@ -145,9 +145,9 @@ class Recurrence(Kernels):
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
-        stateless = key_lengths is None and cu_seqlens is None and not with_state
-        one = key_lengths is None and cu_seqlens is None and not with_rows
-        if one and _same_rows(operands[0], grad_out):
+        whole = key_lengths is None and cu_seqlens is None and not with_rows
+        stateless = whole and not with_state
+        if whole and _same_rows(operands[0], grad_out):
             how = feature_map, scale, normalize, eps, flags
             grads = self._plain.backward(operands, grad_out, initial_state, grad_state, how)
             if grads is not NotImplemented:
@@ -199,7 +199,7 @@ class Recurrence(Kernels):
             return first
         if initial_state is not None:
             rest = gradient_sums.sum_all(rest, start)
-        return *first, (self.state_of if packing.packed else self.unpacked)(rest, key[-1])
+        return *first, self._after(packing, rest, key[-1])
 
     def step(
         self,
