@@ -78,10 +78,10 @@ def _decode(
         operands = [x[:, 0, :, None] for x in tokens[:2]]
         operands += [x.reshape(split + x.shape[3:]) for x in tokens[2:]]
         start = start.reshape(split + start.shape[2:])
-    operands += (bonus, *(None,) * len(r.operands))
-    o, (after, *_) = r.step(
-        tuple(operands[: len(r.operands)]), State(start), in_place=in_place or copied, **options
-    )
+    if bonus is not None:
+        operands.append(bonus)
+    operands += [None] * (len(r.operands) - len(operands))  # optional ones are last
+    o, (after, *_) = r.step(tuple(operands), State(start), in_place=in_place or copied, **options)
     o = o.reshape(batch, 1, heads, -1)
     if in_place and not copied:
         return o, s
