@@ -35,7 +35,7 @@ address)
         --deselect tests/operators/test_gated_delta.py::test_memory
         --ignore tests/tools/test_build.py
         --ignore tests/torch/test_causal_conv1d.py
-        --ignore tests/tools/test_cli.py
+        --ignore-glob "*/tools/test_cli*"
         --ignore tests/tools/test_compare.py
         --ignore tests/tools/test_docs.py
         --ignore tests/tools/test_examples.py
