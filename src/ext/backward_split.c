@@ -73,12 +73,12 @@ enum la_status
 la_run_backward_split(struct job *job, int threads)
 {
     const ptrdiff_t itemsize = la_number_size(job->call->dtype);
-    const ptrdiff_t steps = job->head.n / LA_SEGMENT_STEP + 1;
+    const ptrdiff_t steps = job->head.n / LA_RATES_STEP + 1;
     const size_t heads = (size_t)job->heads;
     struct la_backward_split split;
     cut_columns(job, &split, itemsize, threads);
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)(3 * LA_SEGMENT_STEP * itemsize), (size_t)steps,
+    if (__builtin_mul_overflow((size_t)(3 * LA_RATES_STEP * itemsize), (size_t)steps,
                                &bytes)) {
         return LA_NO_MEMORY;
     }

@@ -141,22 +141,6 @@ la_job_index(const struct job *job, enum la_operand id, struct piece p, ptrdiff_
     return x < low ? low : x > high ? high : x;
 }
 
-static _Atomic ptrdiff_t long_sequence = LA_LONG;
-
-ptrdiff_t
-la_job_set_long(ptrdiff_t tokens)
-{
-    const ptrdiff_t least = LA_SEGMENT_COUNT * LA_SEGMENT_STEP;
-    return atomic_exchange(&long_sequence, tokens < least ? least : tokens);
-}
-
-ptrdiff_t
-la_job_segment(const struct job *job, ptrdiff_t n)
-{
-    const int cut = job->properties & LA_SEQUENCE_SPLIT && n >= long_sequence;
-    return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
-}
-
 /* Points operand i, an array, at the tokens of a piece from `begin` on and at the
  * columns of its panel. */
 static void
@@ -234,7 +218,6 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         h->first = first;
         h->n = more < 0 ? 0 : more < job->rows ? more : job->rows;
     }
-    h->segment = la_job_segment(job, h->n);
     const ptrdiff_t left = job->last - p.head % job->last;
     h->group = left < job->group ? left : job->group;
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
@@ -300,7 +283,8 @@ la_job_compute(struct job *job, struct la_head *h, int lane)
         atomic_store(&job->overrun, 1);
         return 1;
     }
-    return h->poll(job) || job->kernel->run(h);
+    const struct la_stages *stages = &job->table->stages[job->call->signature->op];
+    return h->poll(job) || (h->chunks != NULL ? stages->run(h) : job->kernel->run(h));
 }
 
 int

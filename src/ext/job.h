@@ -1,6 +1,6 @@
 /* job.h: a call while it runs: the data shared by its pieces, where each piece lies in
  * memory, and how pieces are run.  plan.c makes the pieces, and so do the four files
- * that split a call further (interleave.c, sequence_split.c, backward_split.c,
+ * that split a call further (interleave.c, stages.c, backward_split.c,
  * channel_split.c). */
 #ifndef LA_JOB_H
 #define LA_JOB_H
@@ -30,7 +30,7 @@ struct job {
     struct la_scratch scratch;
     char *few;                                /* memory for it (scratch.h) */
     la_modes modes;                           /* the caller's */
-    struct la_state_sums *sums;               /* set by sequence_split.c */
+    struct la_staged *staged;                 /* set by stages.c */
     struct la_backward_split *backward_split; /* set by backward_split.c */
     struct la_channel_split *channel_split;   /* set by channel_split.c */
     int interleaved; /* heads that each thread interleaves (interleave.c), or 1 */
@@ -66,13 +66,6 @@ void la_job_place(const struct job *job, struct la_head *h, struct piece p);
 /* Such a copy, at one piece. */
 struct la_head la_job_head(const struct job *job, struct piece p);
 
-/* Tokens per segment of a sequence of n tokens, or 0 if it is not split. */
-ptrdiff_t la_job_segment(const struct job *job, ptrdiff_t n);
-
-/* Sets the length from which sequences are split, initially LA_LONG; returns the
- * previous one.  For tests. */
-ptrdiff_t la_job_set_long(ptrdiff_t tokens);
-
 /* Makes sure that the job has scratch of `bytes` bytes for `lanes` pieces at once; 0,
  * or -1 if there is no memory. */
 int la_job_reserve(struct job *job, size_t bytes, int lanes);
@@ -98,9 +91,17 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * result never shows uninitialised memory.  Nonzero: stop. */
 int la_sequences_clear(struct job *job);
 
-/* Computes the segments of each head's single sequence in parallel
- * (sequence_split.c). */
-enum la_status la_run_sequence_split(struct job *job, int threads);
+/* Whether a call of so many sequences and so much work is computed in stages that all
+ * threads share (stages.c). */
+int la_is_staged(const struct job *job, size_t sequences, double work, int threads);
+
+/* Computes it, each thread with `bytes` bytes of scratch. */
+enum la_status la_run_staged(struct job *job, size_t sequences, size_t bytes,
+                             int threads);
+
+/* Computes every call in stages for which an operator has them, in groups of so many
+ * chunks; 0 ends it.  Returns the previous number.  For tests. */
+ptrdiff_t la_stages_force(ptrdiff_t chunks);
 
 /* The number of heads that each thread interleaves, few enough to keep all threads
  * busy; 1: no interleaving (interleave.c). */

@@ -158,15 +158,15 @@ release_isa(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* long_sequence(tokens): la_job_set_long, for tests. */
+/* force_stages(chunks): la_stages_force, for tests. */
 static PyObject *
-long_sequence(PyObject *Py_UNUSED(module), PyObject *arg)
+force_stages(PyObject *Py_UNUSED(module), PyObject *arg)
 {
-    const Py_ssize_t tokens = PyLong_AsSsize_t(arg);
-    if (tokens == -1 && PyErr_Occurred()) {
+    const Py_ssize_t chunks = PyLong_AsSsize_t(arg);
+    if (chunks == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    return PyLong_FromSsize_t(la_job_set_long(tokens));
+    return PyLong_FromSsize_t(la_stages_force(chunks));
 }
 
 static PyMethodDef methods[] = {
@@ -185,7 +185,7 @@ static PyMethodDef methods[] = {
     {"delay_workers", delay_workers, METH_O, NULL},
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},
-    {"long_sequence", long_sequence, METH_O, NULL},
+    {"force_stages", force_stages, METH_O, NULL},
     {"xla_finish", la_xla_finish, METH_NOARGS, NULL},
     {"xla_handler", la_xla_handler, METH_O, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},

@@ -196,12 +196,10 @@ measure_piece(struct job *job, ptrdiff_t n)
     h->n = n;
     h->m = job->width;
     h->group = 1;
-    h->segment = la_job_segment(job, n);
     const size_t bytes = job->kernel->scratch(h);
     h->n = all_n;
     h->m = all_m;
     h->group = 0;
-    h->segment = 0;
     return bytes;
 }
 
@@ -247,9 +245,11 @@ run_job(struct job *job, size_t items, int threads)
             return LA_STOPPED;
         }
     }
-    else if (la_job_segment(job, n) > 0 && (size_t)threads > items && items > 0 &&
-             job->sequences == 1) {
-        return la_run_sequence_split(job, threads);
+    else if (la_is_staged(job, items / (size_t)job->panels, work(job->call), threads)) {
+        const size_t units = items / (size_t)job->panels;
+        job->panels = 1;
+        job->width = job->head.m;
+        return la_run_staged(job, units, measure_piece(job, n), threads);
     }
     else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&
              items > 0 && job->sequences == 1 && work(job->call) >= LA_SPLIT_WORK) {

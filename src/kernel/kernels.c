@@ -52,10 +52,29 @@
     }
 #include "operators.def"
 
+#define LA_MEASURE_STAGES(op, chunk, common)                                           \
+    static size_t record_##op(const struct la_head *h)                                 \
+    {                                                                                  \
+        struct arena arena = {0};                                                      \
+        chunk(h, &arena);                                                              \
+        return arena.used;                                                             \
+    }                                                                                  \
+    static size_t shared_##op(const struct la_head *h)                                 \
+    {                                                                                  \
+        struct arena arena = {0};                                                      \
+        common(h, &arena);                                                             \
+        return arena.used;                                                             \
+    }
+LA_MEASURE_STAGES(causal, take_causal_chunk, take_causal_lost)
+
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 
 const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
     .vector_bytes = LA_VBYTES,
+    .stages =
+        {
+            [LA_OP_causal] = {stage_causal, record_causal, shared_causal},
+        },
     .kernels =
         {
 #define LA_OP(op, form, properties, rows, doc) {run_##op, measure_##op},

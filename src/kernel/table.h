@@ -40,7 +40,6 @@ enum la_property {
     LA_PAIRS = 32,           /* cost is queries times keys */
     LA_ELEMENTWISE = 64,     /* elementwise: a plain ufunc */
     LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
-    LA_SEQUENCE_SPLIT = 256, /* sequences may be split (sequence_split.c) */
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
     LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
     LA_CHANNEL_SPLIT = 2048, /* channels may be split, with sums over them in a pass of
@@ -112,6 +111,29 @@ struct la_interleave {
     int index;              /* index of the head among the interleaved ones */
 };
 
+/* The stages in which threads share a group of consecutive chunks of a head (stages.c):
+ * the lengths of its chunks; what depends on their tokens alone; the states between
+ * them, from the first on, each thread some rows or columns of the state; results.
+ * Every number is summed as when a single call computes the head. */
+enum la_stage_kind { LA_CUT, LA_PREPARE, LA_CARRY, LA_FINISH };
+
+/* What a stage computes: some chunks of the group or, of LA_CARRY, a share of all of
+ * them. */
+struct la_stage {
+    enum la_stage_kind kind;
+    ptrdiff_t from, to;    /* chunks */
+    ptrdiff_t part, parts; /* shares of the state */
+};
+
+struct la_chunks {
+    char *records; /* of each chunk, and one more for the state after the last */
+    size_t record; /* bytes of each */
+    char *shared;  /* what all groups of the head share */
+    ptrdiff_t most, count;          /* chunks that fit; that there are, set by LA_CUT */
+    ptrdiff_t at, next;             /* first token; one past the last, set by LA_CUT */
+    const struct la_chunks *before; /* the group before, or NULL */
+};
+
 /* One head.  Vectors have no row step.  data is NULL for operands that the call leaves
  * out. */
 struct la_head {
@@ -123,9 +145,10 @@ struct la_head {
     ptrdiff_t all_m; /* m of the whole head, and the whole head's first state */
     struct la_array all_s0;
     struct la_interleave *interleave; /* NULL: all tokens in one call */
-    ptrdiff_t keys;    /* number of keys that exist: the first ones of s */
-    ptrdiff_t first;   /* index of the first row, if this is a range of rows */
-    ptrdiff_t segment; /* tokens per segment of a long sequence (causal.h), or 0 */
+    ptrdiff_t keys;        /* number of keys that exist: the first ones of s */
+    ptrdiff_t first;       /* index of the first row, if this is a range of rows */
+    struct la_stage stage; /* of a group of chunks, if there is one */
+    struct la_chunks *chunks;
     union {
         struct {
 #define LA_ARRAY(field, name, kind, of_z, doc) struct la_array field;
@@ -150,7 +173,7 @@ struct la_head {
     enum la_map map;
     enum la_pass pass;
     void *rates; /* of a pass: three numbers per token, each array n rounded up to
-                    LA_SEGMENT_STEP; or, per group of channels, a row (dB, dC) per token
+                    LA_RATES_STEP; or, per group of channels, a row (dB, dC) per token
                   */
     int normalize;
     int large;     /* results exceed the caches */
@@ -176,9 +199,17 @@ struct la_kernel {
     size_t (*scratch)(const struct la_head *);
 };
 
+/* A kernel that can be computed in stages. */
+struct la_stages {
+    int (*run)(const struct la_head *); /* one stage; as la_kernel's */
+    /* Bytes of a record, and of what all groups of a head share. */
+    size_t (*record)(const struct la_head *), (*shared)(const struct la_head *);
+};
+
 /* All kernels of one instruction set and one dtype. */
 struct la_table {
     int vector_bytes;
+    struct la_stages stages[LA_NOPS]; /* zeros for operators without stages */
     struct la_kernel kernels[LA_NOPS];
 };
 

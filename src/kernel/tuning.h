@@ -58,14 +58,6 @@ enum {
      * while all rows of A are read.  Scores are summed in parts of KC vectors. */
     KC = 64,
 
-    /* A sequence of LA_LONG tokens or more is computed as LA_SEGMENT_COUNT segments,
-     * the last of which takes the remainder.  This depends on the length alone, so that
-     * neither the number of threads nor of heads changes a bit.  A segment's length is
-     * a multiple of LA_SEGMENT_STEP, which every chunk length divides. */
-    LA_LONG = 1 << 17,
-    LA_SEGMENT_COUNT = 8,
-    LA_SEGMENT_STEP = 64,
-
     LA_SCAN_COLS = 128, /* channels of a block of the scans over tokens */
     LA_CHANNEL_GROUPS = 8,
 };
@@ -167,10 +159,14 @@ enum {
     LA_PANEL_VECTORS = 2,
 
     /* In multiply-adds, or work of about the same time. */
-    LA_POLL = 1000000,       /* between two polls: at most a millisecond */
-    LA_LONG_WORK = 1000000,  /* about 50 us; a thread wakes up in 10 to 50 us */
-    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (backward_split.c,
-                                channel_split.c) */
+    LA_POLL = 1000000,         /* between two polls: at most a millisecond */
+    LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
+    LA_RATES_STEP = 64,        /* numbers of one array of a pass's rates (table.h) */
+    LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
+    LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
+    LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
+    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (backward_split.c,
+                                  channel_split.c) */
 };
 
 #endif

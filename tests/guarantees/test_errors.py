@@ -281,7 +281,7 @@ def test_scratch_too_large(interpreter, bits, dtype):
 
 SCRATCH_OF_ALL = """
 import linattn, numpy as np
-linattn._linattn.long_sequence(512)
+linattn._linattn.force_stages(4)
 linattn.set_num_threads({threads})
 x = np.broadcast_to(np.ones((1, 1, 1), "f4"), ({heads}, {n}, 2**{bits}))
 out = np.full(({heads}, {n}, {m}), 7, "f4")
@@ -300,7 +300,7 @@ assert (out == 7).all()
     + [(1024, 1, 512, 2**13, bits) for bits in (48, 49, 51)],
 )
 def test_scratch_of_all_threads_too_large(interpreter, threads, heads, n, m, bits):
-    """That of one may fit into an address space, that of all does not; nor do segments' states."""
+    """That of one may fit into an address space, that of all does not; nor do stages' records."""
     script = SCRATCH_OF_ALL.format(threads=threads, heads=heads, n=n, m=m, bits=bits)
     assert interpreter(script)[0].strip() == "MemoryError"
 

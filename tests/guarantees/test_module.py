@@ -8,7 +8,7 @@ import pytest
 
 from linattn import _linattn
 
-NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence", "delay_workers")
+NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "force_stages", "delay_workers")
 
 
 def test_overlaps_itself():
@@ -79,12 +79,11 @@ def test_hold_threads(threads, n, held):
         _linattn.hold_threads(0)
 
 
-def test_long_sequence():
-    """A number that is too small is the smallest that makes sense; it tells what was before."""
-    before = _linattn.long_sequence(-1)
-    least = _linattn.long_sequence(10**6)
-    assert 0 < least < before
-    assert _linattn.long_sequence(before) == 10**6
+def test_force_stages():
+    """A number that is too small ends it; it tells what was before."""
+    assert _linattn.force_stages(10**6) == 0
+    assert _linattn.force_stages(-1) == 10**6
+    assert _linattn.force_stages(0) == 0
 
 
 @pytest.mark.parametrize(("n", "got"), [(-5, 1), (0, 1), (3, 3), (10**6, 1024)])

@@ -59,7 +59,7 @@ def links(width: int) -> float:
     Before that its scores have been summed by lanes of 16 bytes at least and in parts (micro.h), or
     after that the chunk has been added to the state: compensated, or one of LA_PLAIN_SUMS at most.
     A read of the state goes on in the same sum over 64 channels at a time.  The rest: factors,
-    scale, products where they are not fused, and segments.
+    scale, products where they are not fused.
     """
     tokens = 32 if width <= 192 else 64
     scores = min(width, 128) / 2 + width / 128

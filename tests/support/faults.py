@@ -56,7 +56,7 @@ def fail_in_turn(call: Call, python: bool) -> int:
 
 
 def large_calls():
-    """Calls whose work is split in every way: segments, passes, gaps between sequences, copies."""
+    """Calls whose work is split in every way: stages, passes, gaps between sequences, copies."""
     rng = np.random.default_rng(0)
     q, v, g = (rng.standard_normal((4096, x)).astype("f4") for x in (48, 64, 64))
     out = np.ones_like(v)
@@ -100,7 +100,6 @@ def overrun() -> None:
 
 def main(what: str, *arguments: str) -> None:
     find_code()
-    _linattn.long_sequence(512)
     if what == "overrun":
         overrun()
         return

@@ -12,7 +12,7 @@ import recipes
 MAP_TESTS = (
     "guarantees/test_values.py",
     "guarantees/test_causality.py", "guarantees/test_numerics.py", "guarantees/test_packed.py",
-    "guarantees/test_reference.py", "guarantees/test_segments.py", "guarantees/test_state.py",
+    "guarantees/test_reference.py", "guarantees/test_stages.py", "guarantees/test_state.py",
     "guarantees/test_step.py", "guarantees/test_twin.py", "guarantees/test_ufuncs.py",
     "operators/test_backward.py", "operators/test_delta.py",
     "operators/test_feature_maps.py", "operators/test_forward.py", "operators/test_gated.py",

@@ -45,13 +45,7 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
-    if (h->segment > 0) {
-        c.lost = r->lost;
-        clear(r->lost, state_size(h->d, h->m));
-    }
-    else {
-        compensate(&c, r->lost, h->keys, r->rows);
-    }
+    compensate(&c, r->lost, h->keys, r->rows);
     clear(r->z, r->a.ld);
     clear(r->z_lost, r->a.ld);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
@@ -70,12 +64,10 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 static struct noncausal_scratch
 state_carve(const struct la_head *h, struct arena *arena)
 {
-    struct noncausal_scratch r = noncausal_carve(h, arena);
-    r.rows = h->segment > 0 ? chunk_rows(h->d) : r.rows; /* at most the carved number */
-    return r;
+    return noncausal_carve(h, arena);
 }
 
-/* Computes only the state after all keys; for a segment, summed as in causal.h. */
+/* Computes only the state after all keys. */
 static int
 run_state(const struct la_head *h)
 {

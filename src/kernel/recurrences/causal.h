@@ -5,22 +5,16 @@
  *                                             Katharopoulos et al. 2020, eq. 9-12
  *
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.  Rows j > i
- * never affect row i.
- *
- * A long sequence is computed as segments (sequence_split.c): the state before each
- * segment plus the segment's own sum.  A segment computed alone from that state
- * therefore has the same bits.  The separate sum costs memory traffic, about 10 % of
- * the time. */
+ * never affect row i. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
-#include "../tiles/recurrence.h"
+#include "../tiles/stages.h"
 
 struct causal_scratch {
     ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, dots, o;
     T *s, *lost, *z, *z_lost, *den, *lift;
-    T *base, *sum, *z_base, *z_sum; /* only for segments */
 };
 
 static struct causal_scratch
@@ -38,32 +32,7 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
-    if (h->segment > 0) {
-        r.base = take_state(arena, h->d, h->m);
-        r.sum = take_state(arena, h->d, h->m);
-        r.z_base = take_row(arena, h->d);
-        r.z_sum = take_row(arena, h->d);
-    }
     return r;
-}
-
-/* z = z_base + z_sum */
-static void
-add_base(const struct causal_scratch *r)
-{
-    for (ptrdiff_t l = 0; l < r->a.ld; l += VL) {
-        vstore(&r->z[l], vload(&r->z_base[l]) + vload(&r->z_sum[l]));
-    }
-}
-
-/* Begins a segment of a long sequence, for s and z. */
-static void
-begin_causal_segment(const struct causal_scratch *r, struct sweep *c)
-{
-    begin_segment(c, r->base, r->sum, r->lost);
-    memcpy(r->z_base, r->z, (size_t)r->a.ld * sizeof(T));
-    clear(r->z_sum, r->a.ld);
-    clear(r->z_lost, r->a.ld);
 }
 
 /* o of head g of the group for the tokens t; `what`: whether the state changes, too. */
@@ -111,38 +80,208 @@ run_causal(const struct la_head *h)
         load_vector(r.z, &h->z0, h->d);
         clear(r.z_lost, r.a.ld);
     }
-    else if (h->segment > 0) {
-        take_up_segment(&c, r.base, r.sum, r.lost);
-    }
     const int keyless = no_keys(h, r.z);
     for (; i < interleave_end(h); i += r.rows) {
         const struct span t = span(i, r.rows, i + r.rows, h->n, look);
         c.rows = t.rows;
-        if (h->segment > 0 && i % h->segment == 0 &&
-            i / h->segment < LA_SEGMENT_COUNT) {
-            begin_causal_segment(&r, &c);
-        }
-        /* Chunks without keys add nothing to a segment's sum. */
-        const int writes = h->segment == 0 || keys_left(h, t) > 0 ? LA_WRITE : 0;
         load_keys(h, t, r.b, r.v);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
                 return 1;
             }
-            const int what = g + 1 < h->group ? LA_READ : LA_READ | writes;
+            const int what = g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE;
             causal_outputs(h, &r, &c, t, g, what, keyless);
         }
-        if (h->normalize && writes) {
-            add_rows(h->segment > 0 ? r.z_sum : r.z, r.z_lost, r.b, c.rows);
-            if (h->segment > 0) {
-                add_base(&r);
-            }
+        if (h->normalize) {
+            add_rows(r.z, r.z_lost, r.b, c.rows);
         }
     }
     if (interleave_finishes(h, i)) {
         store_states(h, r.s, r.z);
     }
     return 0;
+}
+
+/* --- in stages (stages.c) ------------------------------------------------- */
+
+/* The record of a chunk: its keys, with their sum, and the state before it. */
+struct causal_chunk {
+    T *s, *z, *sum;
+    struct block b, v;
+};
+
+static struct causal_chunk
+take_causal_chunk(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = chunk_rows(h->d);
+    struct causal_chunk x;
+    x.s = take_state(arena, h->d, h->m);
+    x.z = take_row(arena, h->d);
+    x.sum = take_row(arena, h->d);
+    x.b = take_block(arena, rows, h->d);
+    x.v = take_block(arena, rows, h->m);
+    return x;
+}
+
+/* The first record. */
+static struct causal_chunk
+causal_record(const struct la_head *h)
+{
+    struct arena arena = {h->chunks->records, 0};
+    return take_causal_chunk(h, &arena);
+}
+
+static struct causal_chunk
+causal_chunk(const struct la_chunks *of, const struct causal_chunk *first, ptrdiff_t i)
+{
+    return (struct causal_chunk){
+        .s = field_before(of, first->s, i),
+        .z = field_before(of, first->z, i),
+        .sum = in_record(of, first->sum, i),
+        .b = block_in_record(of, first->b, i),
+        .v = block_in_record(of, first->v, i),
+    };
+}
+
+/* What all groups share: what the state has lost to rounding. */
+struct causal_lost {
+    T *s, *z;
+};
+
+static struct causal_lost
+take_causal_lost(const struct la_head *h, struct arena *arena)
+{
+    struct causal_lost x;
+    x.s = take_state(arena, h->d, h->m);
+    x.z = take_row(arena, h->d);
+    return x;
+}
+
+static struct causal_lost
+causal_lost(const struct la_head *h)
+{
+    struct arena arena = {h->chunks->shared, 0};
+    return take_causal_lost(h, &arena);
+}
+
+/* The state before the first token. */
+static void
+begin_causal(const struct la_head *h)
+{
+    const struct causal_chunk first = causal_record(h);
+    const struct causal_lost lost = causal_lost(h);
+    load_state(first.s, &h->s0, h->d, h->m);
+    load_vector(first.z, &h->z0, h->d);
+    clear(lost.s, state_size(h->d, h->m));
+    clear(lost.z, first.b.ld);
+}
+
+static int
+prepare_causal(const struct la_head *h)
+{
+    const ptrdiff_t rows = chunk_rows(h->d);
+    const struct causal_chunk first = causal_record(h);
+    struct la_fetch ahead = eager_fetch();
+    if (begins_head(h)) {
+        begin_causal(h);
+    }
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct span t = span_of(h, i, rows, &ahead);
+        const struct causal_chunk x = causal_chunk(h->chunks, &first, i);
+        load_keys(h, t, x.b, x.v);
+        if (h->normalize) {
+            sum_rows(x.sum, x.b, t.rows);
+        }
+        fetch_all(&ahead);
+    }
+    return 0;
+}
+
+static int
+carry_causal(const struct la_head *h)
+{
+    const ptrdiff_t rows = chunk_rows(h->d);
+    const struct causal_lost lost = causal_lost(h);
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
+    const struct causal_chunk first = causal_record(h);
+    struct causal_chunk x = causal_chunk(h->chunks, &first, 0);
+    take_up_sum(&c, lost.s, h->n, rows);
+    for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct causal_chunk next = causal_chunk(h->chunks, &first, i + 1);
+        c.rows = span_of(h, i, rows, NULL).rows;
+        c.b = x.b;
+        c.v = x.v;
+        c.from = x.s;
+        c.s = next.s;
+        carry_state(&c, &h->stage);
+        if (h->normalize && h->stage.part == 0) {
+            carry_vector(next.z, x.z, lost.z, x.sum, x.b.ld);
+        }
+        x = next;
+    }
+    return 0;
+}
+
+static int
+finish_causal(const struct la_head *h)
+{
+    const ptrdiff_t rows = chunk_rows(h->d);
+    struct arena arena = {h->scratch, 0};
+    struct causal_scratch r = causal_carve(h, &arena);
+    const struct causal_chunk first = causal_record(h);
+    struct la_fetch ahead = eager_fetch();
+    struct sweep c = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r.a,
+        .dots = r.dots,
+        .o = r.o,
+        .ahead = &ahead,
+    };
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        const struct span t = span_of(h, i, rows, &ahead);
+        const struct causal_chunk x = causal_chunk(h->chunks, &first, i);
+        c.rows = t.rows;
+        c.b = x.b;
+        c.v = x.v;
+        c.s = x.s;
+        r.z = x.z;
+        const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
+                            all_zero(x.s, round_up(c.K, MR) * c.W);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            if (h->poll(h->poll_arg)) {
+                return 1;
+            }
+            causal_outputs(h, &r, &c, t, g, LA_READ, keyless);
+        }
+    }
+    if (ends_head(h)) {
+        const struct causal_chunk last =
+            causal_chunk(h->chunks, &first, h->chunks->count);
+        store_states(h, last.s, last.z);
+    }
+    return 0;
+}
+
+static int
+stage_causal(const struct la_head *h)
+{
+    switch (h->stage.kind) {
+    case LA_CUT:
+        return cut_evenly(h, chunk_rows(h->d));
+    case LA_PREPARE:
+        return prepare_causal(h);
+    case LA_CARRY:
+        return carry_causal(h);
+    default:
+        return finish_causal(h);
+    }
 }
 
 #endif

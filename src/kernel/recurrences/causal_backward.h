@@ -243,8 +243,8 @@ run_causal_backward(const struct la_head *h)
     }
     if (h->pass != LA_ALL_PASSES) {
         r.r = h->rates;
-        r.w = r.r + round_up(h->n, LA_SEGMENT_STEP);
-        r.lift = r.w + round_up(h->n, LA_SEGMENT_STEP);
+        r.w = r.r + round_up(h->n, LA_RATES_STEP);
+        r.lift = r.w + round_up(h->n, LA_RATES_STEP);
     }
     return (h->pass != LA_PASS_KEYS && causal_dq(h, &r)) ||
            (h->pass != LA_PASS_QUERIES && causal_dkv(h, &r));

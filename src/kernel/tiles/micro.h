@@ -24,13 +24,12 @@ struct sweep {
     const T *bias;     /* (W) added to each row of O, or NULL */
     T *s;              /* K rounded up to MR, times W */
     T *lost;           /* what S has lost to rounding so far, or NULL */
-    const T *base; /* if not NULL, S is represented as base + sum, and `lost` belongs to
-                      sum */
-    T *sum;
     const T *keep, *change; /* factors of S, one number per row (decay.h), or NULL */
     int fades;              /* keep is 0 in all rows, and so is `lost` */
     int transposed;         /* factors of S have one number per column (W) instead */
-    const T *from;          /* state that is read and decayed, or NULL: S */
+    const T *from;          /* the state before, if it is not S */
+    ptrdiff_t first, end;   /* rows of S that are written, multiples of MR; end = 0:
+                               all */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
 };
@@ -168,19 +167,17 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
-/* The parts of one column tile that a sweep writes: S, `lost` and, if there is a base,
- * the sum S - base (struct sweep). */
+/* One column tile of the state: where it is read, where it is written, and `lost`. */
 struct state_tile {
-    T *s, *lost, *sum;
-    const T *base;
+    const T *from;
+    T *s, *lost;
 };
 
 INLINE struct state_tile
 state_tile(const struct sweep *c, ptrdiff_t at)
 {
-    return (struct state_tile){c->s + at, c->lost ? c->lost + at : NULL,
-                               c->sum ? c->sum + at : NULL,
-                               c->base ? c->base + at : NULL};
+    return (struct state_tile){(c->from ? c->from : c->s) + at, c->s + at,
+                               c->lost ? c->lost + at : NULL};
 }
 
 /* Rows [l, l + rows) of S = decayed S + acc for one column tile, compensated with
@@ -190,7 +187,6 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
               vec acc[][NR], const int compensated, const int transposed,
               const int rows, const int nr)
 {
-    const T *from = c->from ? c->from + (to.s - c->s) : to.s;
     /* In locals: the compiler assumes that stores change the arrays. */
     vec keep[NR], change[NR];
     LA_EACH(j, nr) {
@@ -204,7 +200,7 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
             const vec by = transposed ? change[j] : row_change;
             const vec share = transposed ? keep[j] : row_keep;
-            const vec before = vload(&from[at]), old = keep_of(share, before);
+            const vec before = vload(&to.from[at]), old = keep_of(share, before);
             vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
                 const vec lost = vload(&to.lost[at]);
@@ -221,32 +217,32 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
 
 /* Rows [l, l + rows) of S = change S + acc for one column tile. */
 INLINE void
-change_and_add(const struct sweep *c, T *s, ptrdiff_t l, vec acc[][NR], const int rows,
-               const int nr)
+change_and_add(const struct sweep *c, struct state_tile to, ptrdiff_t l, vec acc[][NR],
+               const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         const vec change = vset1(c->change[l + r]);
         LA_EACH(j, nr) {
-            T *p = &s[(l + r) * nr * VL + j * VL];
-            vstore(p, vfma(change, vload(p), acc[r][j]));
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            vstore(&to.s[at], vfma(change, vload(&to.from[at]), acc[r][j]));
         }
     }
 }
 
 /* Rows [l, l + rows) of S += acc for one column tile, compensated with `lost`. */
 INLINE void
-add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
+add_tile(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int compensated,
          const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec old = vload(&s[at]);
-            const vec more = compensated ? acc[r][j] + vload(&lost[at]) : acc[r][j];
+            const vec old = vload(&to.from[at]);
+            const vec more = compensated ? acc[r][j] + vload(&to.lost[at]) : acc[r][j];
             const vec sum = old + more;
-            vstore(&s[at], sum);
+            vstore(&to.s[at], sum);
             if (compensated) {
-                vstore(&lost[at], rounding_lost(old, more, sum));
+                vstore(&to.lost[at], rounding_lost(old, more, sum));
             }
         }
     }
@@ -265,7 +261,7 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
     if (!compensated && c->fades) {
-        change_and_add(c, to.s, l, acc, rows, nr);
+        change_and_add(c, to, l, acc, rows, nr);
         return;
     }
     if (c->keep != NULL && c->transposed) {
@@ -276,24 +272,22 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t
         decay_and_add(c, col, to, l, acc, compensated, 0, rows, nr);
         return;
     }
-    add_tile(to.base ? to.sum : to.s, to.lost, l, acc, compensated, rows, nr);
-    for (ptrdiff_t i = l * nr * VL; to.base && i < (l + rows) * nr * VL; i += VL) {
-        vstore(&to.s[i], vload(&to.base[i]) + vload(&to.sum[i]));
-    }
+    add_tile(to, l, acc, compensated, rows, nr);
 }
 
 INLINE void
 write_tiles(const struct sweep *c, ptrdiff_t col, struct state_tile to,
             const int compensated, const int nr)
 {
-    ptrdiff_t l = 0;
-    for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
+    const ptrdiff_t end = c->end > 0 ? c->end : c->K;
+    ptrdiff_t l = c->first;
+    for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
         write_tile(c, col, to, l, compensated, 2 * LA_TR, nr);
     }
-    for (; l + LA_TR <= c->K; l += LA_TR) {
+    for (; l + LA_TR <= end; l += LA_TR) {
         write_tile(c, col, to, l, compensated, LA_TR, nr);
     }
-    for (; l < c->K; l += MR) {
+    for (; l < end; l += MR) {
         write_tile(c, col, to, l, compensated, MR, nr);
     }
 }

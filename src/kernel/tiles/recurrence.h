@@ -72,27 +72,6 @@ compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
     }
 }
 
-/* Represents S as base + sum, in a segment that has already begun. */
-INLINE void
-take_up_segment(struct sweep *c, T *base, T *sum, T *lost)
-{
-    c->base = base;
-    c->sum = sum;
-    c->lost = lost;
-}
-
-/* Begins a segment of a long sequence: from here on, S is represented as base + sum.
- * The segment's own sum has the same bits as if the segment were computed alone. */
-static void
-begin_segment(struct sweep *c, T *base, T *sum, T *lost)
-{
-    const ptrdiff_t count = state_size(c->K, c->W);
-    memcpy(base, c->s, (size_t)count * sizeof(T));
-    clear(sum, count);
-    clear(lost, count);
-    take_up_segment(c, base, sum, lost);
-}
-
 /* sum += more, compensated (Kahan 1965): `lost` holds what earlier additions lost to
  * rounding and is added with the next chunk.  Otherwise, errors of additions that all
  * round one way would grow over thousands of chunks. */

@@ -1,0 +1,135 @@
+/* stages.h: what the stages of a group of chunks (table.h) share.
+ *
+ * Each chunk has a record of what the stages keep of it, the state before it among
+ * them. */
+#ifndef LA_STAGES_H
+#define LA_STAGES_H
+
+#include "recurrence.h"
+
+/* Cuts the group into chunks of `rows` tokens. */
+static int
+cut_evenly(const struct la_head *h, ptrdiff_t rows)
+{
+    struct la_chunks *x = h->chunks;
+    const ptrdiff_t left = (h->n - x->at + rows - 1) / rows;
+    x->count = left < x->most ? left : x->most;
+    const ptrdiff_t next = x->at + x->count * rows;
+    x->next = next < h->n ? next : h->n;
+    return 0;
+}
+
+/* Tokens of chunk i of a group that is cut evenly. */
+INLINE struct span
+span_of(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, struct la_fetch *ahead)
+{
+    const ptrdiff_t first = h->chunks->at + i * rows;
+    return span(first, rows, first + rows, h->n, ahead);
+}
+
+/* A queue for prefetching that does not have to find out first how much is needed: a
+ * stage may compute only a few chunks. */
+INLINE struct la_fetch
+eager_fetch(void)
+{
+    return (struct la_fetch){.lines = LA_LINES_MAX / 2};
+}
+
+/* An array in the record of chunk i, from that in the first. */
+INLINE T *
+in_record(const struct la_chunks *x, T *first, ptrdiff_t i)
+{
+    return (T *)((char *)first + (size_t)i * x->record);
+}
+
+INLINE struct block
+block_in_record(const struct la_chunks *x, struct block first, ptrdiff_t i)
+{
+    return (struct block){in_record(x, first.x, i), first.ld};
+}
+
+/* A field of the state before chunk i.  That after the last chunk is in a record of its
+ * own, which the next group reads while it reuses the others. */
+INLINE T *
+field_before(const struct la_chunks *x, T *first, ptrdiff_t i)
+{
+    if (i == 0 && x->before != NULL) {
+        return in_record(x, first, x->most) +
+               (x->before->records - x->records) / (ptrdiff_t)sizeof(T);
+    }
+    return in_record(x, first, i > 0 && i == x->count ? x->most : i);
+}
+
+/* Whether the chunks of this stage are the first of the head; the last. */
+INLINE int
+begins_head(const struct la_head *h)
+{
+    return h->chunks->at == 0 && h->stage.from == 0;
+}
+
+INLINE int
+ends_head(const struct la_head *h)
+{
+    return h->chunks->next == h->n && h->stage.to == h->chunks->count;
+}
+
+/* Prefetches all rows in the queue, where no tile would. */
+static void
+fetch_all(struct la_fetch *ahead)
+{
+    while (ahead->count > 0) {
+        la_fetch_some(ahead);
+    }
+}
+
+/* sum = the sum of the rows of b. */
+static void
+sum_rows(T *sum, struct block b, ptrdiff_t rows)
+{
+    for (ptrdiff_t l = 0; l < b.ld; l += VL) {
+        vec x = (vec){0};
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            x += vload(&b.x[i * b.ld + l]);
+        }
+        vstore(&sum[l], x);
+    }
+}
+
+/* to = from + sum, compensated with `lost` */
+static void
+carry_vector(T *to, const T *from, T *lost, const T *sum, ptrdiff_t count)
+{
+    memcpy(to, from, (size_t)count * sizeof(T));
+    for (ptrdiff_t l = 0; l < count; l += VL) {
+        add_to_sum(&to[l], &lost[l], vload(&sum[l]));
+    }
+}
+
+/* Sets the rows of a column tile of the state that this part writes: all rows of all
+ * tiles are dealt out evenly, LA_TR at a time.  Returns whether there are any. */
+INLINE int
+share_of_tile(struct sweep *c, const struct la_stage *stage, ptrdiff_t tile,
+              ptrdiff_t tiles)
+{
+    const ptrdiff_t each = (c->K + LA_TR - 1) / LA_TR, all = tiles * each;
+    ptrdiff_t first = all * stage->part / stage->parts - tile * each,
+              end = all * (stage->part + 1) / stage->parts - tile * each;
+    first = first < 0 ? 0 : first;
+    end = end > each ? each : end;
+    c->first = first * LA_TR;
+    c->end = end * LA_TR < c->K ? end * LA_TR : c->K;
+    return first < end;
+}
+
+/* This part of the state after one chunk. */
+static void
+carry_state(struct sweep *c, const struct la_stage *stage)
+{
+    const ptrdiff_t width = NR * VL, tiles = (c->W + width - 1) / width;
+    LA_BY_TILES(
+        c->W, if (share_of_tile(c, stage, col / width, tiles)) {
+            sweep_tile(c, col, LA_WRITE, nr);
+        });
+}
+
+#endif

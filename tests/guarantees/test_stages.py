@@ -1,0 +1,177 @@
+"""Long sequences, few of them, in stages that all threads share: the same bits as by one thread."""
+
+import numpy as np
+import pytest
+from layouts import LAYOUTS
+from states import assert_same
+
+import linattn
+from linattn import _linattn
+from linattn._core import settings
+
+OPERANDS = {
+    "causal": "qkv",
+}
+WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
+EVERY = pytest.mark.parametrize("name", OPERANDS)
+
+
+@pytest.fixture
+def stages(threads):
+    """compute(call, ...): the results of one thread, compared with those of stages."""
+
+    def compute(f, *operands, counts=((2, 1), (3, 4), (8, 50)), **options):
+        threads(1)
+        with np.errstate(all="ignore"):
+            expected = f(*operands, **options)
+            for count, chunks in counts:
+                threads(count)
+                _linattn.force_stages(chunks)
+                found = f(*operands, **options)
+                _linattn.force_stages(0)
+                assert_same(found, expected, f"{count} threads, groups of {chunks} chunks")
+        return expected
+
+    yield compute
+    _linattn.force_stages(0)
+
+
+def make(name, lead, n, d, m, dtype="f4"):
+    """Operands of an operator."""
+    rng = np.random.default_rng(n + d)
+    operands = {
+        "q": rng.standard_normal((*lead, n, d)),
+        "k": rng.standard_normal((*lead, n, d)) / np.sqrt(d),
+        "v": rng.standard_normal((*lead, n, m)),
+    }
+    return [operands[x].astype(dtype) for x in OPERANDS[name]]
+
+
+def start(name, lead, d, m, dtype="f4", **options):
+    """A state that is not zero."""
+    f = getattr(linattn, name)
+    return f(*make(name, lead, 7, d, m, dtype), return_state=True, **options)[1]
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_shapes(stages, name, dtype):
+    f = getattr(linattn, name)
+    wide = np.promote_types(dtype, "f4")
+    for n in (0, 1, 15, 16, 17, 300):
+        for d, m in WIDTHS:
+            for lead in ((), (3,)):
+                operands = make(name, lead, n, d, m, dtype)
+                stages(f, *operands, return_state=True)
+                given = start(name, lead, d, m, wide)
+                stages(f, *operands, return_state=True, initial_state=given, scale=0.4)
+
+
+def test_a_call_that_chooses_stages(threads):
+    """Few sequences of many tokens."""
+    for lead, n in (((), 5000), ((3,), 3000)):
+        operands = make("causal", lead, n, 64, 64)
+        threads(1)
+        expected = linattn.causal(*operands, return_state=True)
+        for count in (2, 5, 16):
+            threads(count)
+            assert_same(linattn.causal(*operands, return_state=True), expected)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("feature_map", ["elu", "exp", "l2norm", "dpfp"])
+def test_maps(stages, feature_map, normalize):
+    operands = make("causal", (), 200, 20, 20)
+    stages(linattn.causal, *operands, normalize=normalize, feature_map=feature_map)
+
+
+def test_grouped_queries(stages):
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 3, 100, 16)).astype("f4")
+    k, v = rng.standard_normal((2, 2, 1, 100, 16)).astype("f4")
+    stages(linattn.causal, q, k, v, return_state=True)
+
+
+@EVERY
+def test_lengths(stages, name):
+    """Keys that end anywhere, or do not exist at all; what follows them is not read."""
+    f = getattr(linattn, name)
+    q, *others = make(name, (), 100, 16, 33)
+    for keys in (0, 1, 15, 16, 50, 99):
+        for x in others:
+            x[keys:] = np.nan
+        stages(f, q, *others, key_lengths=keys, return_state=True)
+        given = start(name, (), 16, 33)
+        stages(f, q, *others, key_lengths=keys, return_state=True, initial_state=given)
+
+
+@EVERY
+def test_packed_sequences(stages, name):
+    """Of any lengths; empty ones hand their state through."""
+    f = getattr(linattn, name)
+    operands = make(name, (2,), 200, 16, 33)
+    cuts = [0, 0, 3, 100, 100, 180, 200, 200]
+    given = start(name, (2, len(cuts) - 1), 16, 33)
+    stages(f, *operands, cu_seqlens=cuts, initial_state=given, return_state=True)
+
+
+@EVERY
+def test_layouts(stages, name):
+    f = getattr(linattn, name)
+    operands = make(name, (2,), 100, 17, 20)
+    for layout in LAYOUTS.values():
+        stages(f, *(layout(x) for x in operands), return_state=True)
+
+
+@EVERY
+def test_a_state_in_place(threads, name):
+    """The state after the tokens takes the place of the one before them."""
+    operands = make(name, (1,), 100, 16, 33)
+    given = start(name, (1,), 16, 33)
+    f = getattr(linattn, name)
+    threads(1)
+    _, expected = f(*operands, initial_state=given, return_state=True)
+    fields = [np.concatenate([x, x]) for x in given if x is not None]
+    pool = type(given)(*fields)
+    threads(4)
+    _linattn.force_stages(3)
+    try:
+        f(*operands, initial_state=pool, state_indices=[1], return_state=True)
+    finally:
+        _linattn.force_stages(0)
+    for x, y in zip(pool, [x for x in expected if x is not None], strict=False):
+        np.testing.assert_array_equal(x[1:], y)
+
+
+@EVERY
+def test_nothing_looks_ahead(threads, name):
+    rng = np.random.default_rng(3)
+    operands = make(name, (), 100, 8, 9)
+    threads(3)
+    _linattn.force_stages(2)
+    try:
+        clean = getattr(linattn, name)(*operands)
+        for t in (1, 15, 16, 17, 33, 64, 99):
+            future = [x.copy() for x in operands]
+            for x in future:
+                x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
+            with np.errstate(all="ignore"):
+                o = getattr(linattn, name)(*future)
+            np.testing.assert_array_equal(o[:t], clean[:t])
+    finally:
+        _linattn.force_stages(0)
+
+
+@EVERY
+def test_instruction_sets_and_poison(stages, isa, name):
+    """Without reading what no stage has written."""
+    f = getattr(linattn, name)
+    operands = make(name, (2,), 150, 20, 33)
+    for chosen in settings.available_isas():
+        isa(chosen)
+        for byte in (0xFF, 0x7F, 0):
+            _linattn.poison_scratch(byte)
+            try:
+                stages(f, *operands, return_state=True)
+            finally:
+                _linattn.poison_scratch(0)
