@@ -66,6 +66,7 @@
         return arena.used;                                                             \
     }
 LA_MEASURE_STAGES(causal, take_causal_chunk, take_causal_lost)
+LA_MEASURE_STAGES(gated, take_gated_chunk, take_gated_lost)
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 
@@ -74,6 +75,7 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
     .stages =
         {
             [LA_OP_causal] = {stage_causal, record_causal, shared_causal},
+            [LA_OP_gated] = {stage_gated, record_gated, shared_gated},
         },
     .kernels =
         {

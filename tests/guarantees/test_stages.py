@@ -11,6 +11,7 @@ from linattn._core import settings
 
 OPERANDS = {
     "causal": "qkv",
+    "gated": "qkvg",
 }
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
 EVERY = pytest.mark.parametrize("name", OPERANDS)
@@ -43,6 +44,7 @@ def make(name, lead, n, d, m, dtype="f4"):
         "q": rng.standard_normal((*lead, n, d)),
         "k": rng.standard_normal((*lead, n, d)) / np.sqrt(d),
         "v": rng.standard_normal((*lead, n, m)),
+        "g": -np.exp(rng.standard_normal((*lead, n)) - 2),
     }
     return [operands[x].astype(dtype) for x in OPERANDS[name]]
 
@@ -90,6 +92,27 @@ def test_grouped_queries(stages):
     q = rng.standard_normal((2, 3, 100, 16)).astype("f4")
     k, v = rng.standard_normal((2, 2, 1, 100, 16)).astype("f4")
     stages(linattn.causal, q, k, v, return_state=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"bonus": True}])
+@pytest.mark.parametrize("channels", [False, True])
+def test_decays(stages, channels, options):
+    """One per token or per channel, none, resets, growth, and such that end chunks."""
+    rng = np.random.default_rng(1)
+    q, k, v, g = make("gated", (2,), 300, 20, 33)
+    if options:
+        options = {"bonus": rng.standard_normal(20).astype("f4")}
+    if channels:
+        g = np.stack(20 * [g], -1) * rng.random(20, "f4")
+    given = start("gated", (2,), 20, 33)
+    for few in (0, 2, 40):
+        for value in (-np.inf, -1e4, -90, 0, 5, np.nan):
+            changed = g.copy()
+            changed[rng.random(g.shape) < few / 300] = value
+            stages(
+                linattn.gated, q, k, v, changed,
+                initial_state=given, return_state=True, **options,
+            )  # fmt: skip
 
 
 @EVERY

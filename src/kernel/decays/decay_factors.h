@@ -281,18 +281,25 @@ load_sums(const struct la_head *h, struct span t, const struct decay *decay)
     return rows;
 }
 
-/* Computes the factors of a chunk that begins with the tokens t; returns the number of
- * its rows. */
-static ptrdiff_t
-load_decays(const struct la_head *h, struct span t, const struct decay *decay)
+/* All factors of a chunk, from what load_sums leaves. */
+static void
+all_factors(const struct la_head *h, const struct decay *decay, ptrdiff_t rows)
 {
-    const ptrdiff_t rows = load_sums(h, t, decay);
     if (!decay->channels) {
         token_factors(decay, round_up(rows, MR), h->d);
     }
     for (ptrdiff_t col = 0; decay->channels && col < h->d; col += VL) {
         channel_factors(decay, col, rows);
     }
+}
+
+/* Computes the factors of a chunk that begins with the tokens t; returns the number of
+ * its rows. */
+static ptrdiff_t
+load_decays(const struct la_head *h, struct span t, const struct decay *decay)
+{
+    const ptrdiff_t rows = load_sums(h, t, decay);
+    all_factors(h, decay, rows);
     return rows;
 }
 

@@ -15,7 +15,7 @@
 #ifndef LA_GATED_H
 #define LA_GATED_H
 
-#include "../decays/decay.h"
+#include "../decays/decay_stages.h"
 
 struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
@@ -45,7 +45,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* X; then A and B, scaled for the products with the states. */
+/* X; then A, scaled for the product with the state. */
 static void
 gated_triangle(const struct la_head *h, const struct gated_scratch *r,
                struct la_fetch *ahead, ptrdiff_t tokens)
@@ -64,7 +64,6 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
         set_diagonal(r->dots, r->own, rows);
     }
     from_start(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
-    to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
 static int
@@ -110,6 +109,7 @@ run_gated(const struct la_head *h)
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
+        to_end(&r.decay, r.b, r.b, t.rows, h->d);
         sweep_decayed(&r.decay, &c, la_is_given(&h->bonus));
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
@@ -117,6 +117,160 @@ run_gated(const struct la_head *h)
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;
+}
+
+/* --- in stages (stages.c) ------------------------------------------------- */
+
+/* The record of a chunk: its keys, also scaled for the state after it, its decays, and
+ * the state before it. */
+struct gated_chunk {
+    T *s;
+    struct block b, far_b, v;
+    struct decay_chunk decays;
+};
+
+static struct gated_chunk
+take_gated_chunk(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = chunk_rows(h->d);
+    struct gated_chunk x;
+    x.s = take_state(arena, h->d, h->m);
+    x.b = take_block(arena, rows, h->d);
+    x.far_b = take_block(arena, rows, h->d);
+    x.v = take_block(arena, rows, h->m);
+    x.decays = take_decay_chunk(h, arena, rows);
+    return x;
+}
+
+static struct gated_chunk
+gated_record(const struct la_head *h)
+{
+    struct arena arena = {h->chunks->records, 0};
+    return take_gated_chunk(h, &arena);
+}
+
+static struct gated_chunk
+gated_chunk(const struct la_chunks *of, const struct gated_chunk *first, ptrdiff_t i)
+{
+    return (struct gated_chunk){
+        .s = field_before(of, first->s, i),
+        .b = block_in_record(of, first->b, i),
+        .far_b = block_in_record(of, first->far_b, i),
+        .v = block_in_record(of, first->v, i),
+        .decays = decay_chunk(of, &first->decays, i),
+    };
+}
+
+/* What the state has lost to rounding, for all groups. */
+static T *
+take_gated_lost(const struct la_head *h, struct arena *arena)
+{
+    return take_state(arena, h->d, h->m);
+}
+
+static int
+prepare_gated(const struct la_head *h, const struct gated_chunk *first)
+{
+    struct la_fetch ahead = eager_fetch();
+    if (begins_head(h)) {
+        load_state(first->s, &h->s0, h->d, h->m);
+        clear((T *)h->chunks->shared, state_size(h->d, h->m));
+        first->decays.exact[0] = 1;
+    }
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_chunk x = gated_chunk(h->chunks, first, i);
+        const struct decay *decay = &x.decays.decay;
+        const struct span t = tokens_of(&x.decays, &ahead);
+        load_keys(h, t, x.b, x.v);
+        prepare_decays(h, &first->decays, &x.decays, i);
+        writers_meet(decay, x.far_b, x.b, t.rows, h->d);
+        to_end(decay, x.far_b, x.far_b, t.rows, h->d);
+        fetch_all(&ahead);
+    }
+    return 0;
+}
+
+static int
+carry_gated(const struct la_head *h, const struct gated_chunk *first)
+{
+    struct gated_chunk x = gated_chunk(h->chunks, first, 0);
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
+    take_up_sum(&c, (T *)h->chunks->shared, h->n, chunk_rows(h->d));
+    for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_chunk next = gated_chunk(h->chunks, first, i + 1);
+        c.rows = x.decays.tokens[1];
+        c.b = x.far_b;
+        c.v = x.v;
+        c.from = x.s;
+        c.s = next.s;
+        carry_decayed(&x.decays, &c, &h->stage, la_is_given(&h->bonus));
+        x = next;
+    }
+    return 0;
+}
+
+static int
+finish_gated(const struct la_head *h, const struct gated_chunk *first)
+{
+    struct arena arena = {h->scratch, 0};
+    struct gated_scratch r = gated_carve(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    struct sweep c = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r.a,
+        .dots = r.dots,
+        .o = r.o,
+        .ahead = &ahead,
+    };
+    factors(h, r.scale, r.rows, 0, NULL);
+    if (la_is_given(&h->bonus)) {
+        load_vector(r.bonus, &h->bonus, h->d);
+    }
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_chunk x = gated_chunk(h->chunks, first, i);
+        const struct span t = tokens_of(&x.decays, &ahead);
+        r.b = x.b;
+        r.decay = x.decays.decay;
+        c.rows = t.rows;
+        c.v = x.v;
+        c.s = x.s;
+        load_mapped(r.a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        gated_triangle(h, &r, &ahead, t.rows);
+        sweep(&c, LA_READ);
+        store_rows(&h->o, t, h->m, r.o, r.scale);
+    }
+    if (ends_head(h)) {
+        store_state(&h->s1, field_before(h->chunks, first->s, h->chunks->count), h->d,
+                    h->m);
+    }
+    return 0;
+}
+
+static int
+stage_gated(const struct la_head *h)
+{
+    const struct gated_chunk first = gated_record(h);
+    switch (h->stage.kind) {
+    case LA_CUT:
+        return cut_by_decays(h, &first.decays, chunk_rows(h->d));
+    case LA_PREPARE:
+        return prepare_gated(h, &first);
+    case LA_CARRY:
+        return carry_gated(h, &first);
+    default:
+        return finish_gated(h, &first);
+    }
 }
 
 #endif

@@ -35,11 +35,11 @@ eager_fetch(void)
     return (struct la_fetch){.lines = LA_LINES_MAX / 2};
 }
 
-/* An array in the record of chunk i, from that in the first. */
+/* An array in the record of chunk i, from that in the first, if there is one. */
 INLINE T *
 in_record(const struct la_chunks *x, T *first, ptrdiff_t i)
 {
-    return (T *)((char *)first + (size_t)i * x->record);
+    return first != NULL ? (T *)((char *)first + (size_t)i * x->record) : NULL;
 }
 
 INLINE struct block
