@@ -97,8 +97,7 @@ run_share(struct job *job, enum la_stage_kind kind, int index, size_t item, int 
     }
     struct la_head h = head_of(job, item / shares);
     h.chunks = chunks;
-    h.stage = (struct la_stage){kind, (ptrdiff_t)from, (ptrdiff_t)to, (ptrdiff_t)share,
-                                (ptrdiff_t)shares};
+    h.stage = (struct la_stage){kind, (ptrdiff_t)from, (ptrdiff_t)to, (ptrdiff_t)share};
     return la_job_compute(job, &h, lane);
 }
 
@@ -186,6 +185,7 @@ take_records(const struct job *job, struct la_staged *x, int threads)
             (struct la_chunks){.shared = at,
                                .records = at + shared + i % 2 * records,
                                .record = record,
+                               .parts = (ptrdiff_t)x->parts,
                                .most = most};
     }
     return memory;

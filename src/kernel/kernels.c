@@ -23,6 +23,7 @@
 #include "recurrences/causal_backward.h"
 #include "recurrences/delta.h"
 #include "recurrences/delta_backward.h"
+#include "recurrences/delta_stages.h"
 #include "recurrences/gated.h"
 #include "recurrences/gated_backward.h"
 #include "recurrences/gated_delta.h"
@@ -66,7 +67,10 @@
         return arena.used;                                                             \
     }
 LA_MEASURE_STAGES(causal, take_causal_chunk, take_causal_lost)
-LA_MEASURE_STAGES(gated, take_gated_chunk, take_gated_lost)
+LA_MEASURE_STAGES(gated, take_gated_chunk, take_lost)
+LA_MEASURE_STAGES(delta, take_delta_record, take_lost)
+LA_MEASURE_STAGES(gated_delta, take_gated_delta_record, take_lost)
+LA_MEASURE_STAGES(dplr, take_dplr_record, take_lost)
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 
@@ -76,6 +80,10 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
         {
             [LA_OP_causal] = {stage_causal, record_causal, shared_causal},
             [LA_OP_gated] = {stage_gated, record_gated, shared_gated},
+            [LA_OP_delta] = {stage_delta, record_delta, shared_delta},
+            [LA_OP_gated_delta] = {stage_gated_delta, record_gated_delta,
+                                   shared_gated_delta},
+            [LA_OP_dplr] = {stage_dplr, record_dplr, shared_dplr},
         },
     .kernels =
         {

@@ -121,14 +121,15 @@ enum la_stage_kind { LA_CUT, LA_PREPARE, LA_CARRY, LA_FINISH };
  * them. */
 struct la_stage {
     enum la_stage_kind kind;
-    ptrdiff_t from, to;    /* chunks */
-    ptrdiff_t part, parts; /* shares of the state */
+    ptrdiff_t from, to; /* chunks */
+    ptrdiff_t part;     /* share of the state */
 };
 
 struct la_chunks {
-    char *records; /* of each chunk, and one more for the state after the last */
-    size_t record; /* bytes of each */
-    char *shared;  /* what all groups of the head share */
+    char *records;   /* of each chunk, and one more for the state after the last */
+    size_t record;   /* bytes of each */
+    char *shared;    /* what all groups of the head share */
+    ptrdiff_t parts; /* shares of the state */
     ptrdiff_t most, count;          /* chunks that fit; that there are, set by LA_CUT */
     ptrdiff_t at, next;             /* first token; one past the last, set by LA_CUT */
     const struct la_chunks *before; /* the group before, or NULL */

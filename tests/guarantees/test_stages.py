@@ -12,6 +12,9 @@ from linattn._core import settings
 OPERANDS = {
     "causal": "qkv",
     "gated": "qkvg",
+    "delta": "qkvB",
+    "gated_delta": "qkvgB",
+    "dplr": "qkvabg",
 }
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
 EVERY = pytest.mark.parametrize("name", OPERANDS)
@@ -44,6 +47,9 @@ def make(name, lead, n, d, m, dtype="f4"):
         "q": rng.standard_normal((*lead, n, d)),
         "k": rng.standard_normal((*lead, n, d)) / np.sqrt(d),
         "v": rng.standard_normal((*lead, n, m)),
+        "B": rng.random((*lead, n)),
+        "a": rng.standard_normal((*lead, n, d)) / d,
+        "b": rng.standard_normal((*lead, n, d)),
         "g": -np.exp(rng.standard_normal((*lead, n)) - 2),
     }
     return [operands[x].astype(dtype) for x in OPERANDS[name]]
@@ -94,25 +100,31 @@ def test_grouped_queries(stages):
     stages(linattn.causal, q, k, v, return_state=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"bonus": True}])
+@pytest.mark.parametrize("extra", [None, "bonus", "erase", "beta"])
 @pytest.mark.parametrize("channels", [False, True])
-def test_decays(stages, channels, options):
+@pytest.mark.parametrize("name", ["gated", "gated_delta", "dplr"])
+def test_decays(stages, name, channels, extra):
     """One per token or per channel, none, resets, growth, and such that end chunks."""
     rng = np.random.default_rng(1)
-    q, k, v, g = make("gated", (2,), 300, 20, 33)
-    if options:
-        options = {"bonus": rng.standard_normal(20).astype("f4")}
+    operands = make(name, (2,), 300, 20, 33)
+    options = {"initial_state": start(name, (2,), 20, 33), "return_state": True}
+    at = OPERANDS[name].index("g")
     if channels:
-        g = np.stack(20 * [g], -1) * rng.random(20, "f4")
-    given = start("gated", (2,), 20, 33)
+        operands[at] = np.stack(20 * [operands[at]], -1) * rng.random(20, "f4")
+    if (name, extra) == ("gated", "bonus"):
+        options["bonus"] = rng.standard_normal(20).astype("f4")
+    elif (name, extra) == ("gated_delta", "erase"):
+        options["erase"] = operands[1][..., ::-1]
+    elif (name, extra) == ("gated_delta", "beta"):
+        operands[-1] = rng.random((2, 300, 33), "f4")
+    elif extra:
+        return
+    g = operands[at]
     for few in (0, 2, 40):
         for value in (-np.inf, -1e4, -90, 0, 5, np.nan):
-            changed = g.copy()
-            changed[rng.random(g.shape) < few / 300] = value
-            stages(
-                linattn.gated, q, k, v, changed,
-                initial_state=given, return_state=True, **options,
-            )  # fmt: skip
+            operands[at] = g.copy()
+            operands[at][rng.random(g.shape) < few / 300] = value
+            stages(getattr(linattn, name), *operands, **options)
 
 
 @EVERY

@@ -114,12 +114,12 @@ reset_tile(const struct decay *decay, struct sweep *c, ptrdiff_t col, ptrdiff_t 
 
 /* This part of one column tile of the state after one chunk. */
 INLINE void
-carry_tile(const struct decay_chunk *x, struct sweep *c, const struct la_stage *stage,
+carry_tile(const struct decay_chunk *x, struct sweep *c, const struct la_head *h,
            int before, ptrdiff_t col, const int nr)
 {
     const ptrdiff_t tile = NR * VL, tiles = (c->W + tile - 1) / tile;
     const T *from = c->from;
-    if (!share_of_tile(c, stage, col / tile, tiles)) {
+    if (!share_of_tile(c, h, col / tile, tiles)) {
         return;
     }
     if (forgets(&x->decay, c->K)) {
@@ -131,13 +131,13 @@ carry_tile(const struct decay_chunk *x, struct sweep *c, const struct la_stage *
 
 /* This part of the state after one chunk. */
 static void
-carry_decayed(const struct decay_chunk *x, struct sweep *c,
-              const struct la_stage *stage, int before)
+carry_decayed(const struct decay_chunk *x, struct sweep *c, const struct la_head *h,
+              int before)
 {
     c->keep = x->decay.keep;
     c->change = x->decay.change;
     c->fades = x->exact[0] != 0 && keeps_nothing(&x->decay);
-    LA_BY_TILES(c->W, carry_tile(x, c, stage, before, col, nr));
+    LA_BY_TILES(c->W, carry_tile(x, c, h, before, col, nr));
 }
 
 #endif

@@ -219,7 +219,7 @@ carry_causal(const struct la_head *h)
         c.v = x.v;
         c.from = x.s;
         c.s = next.s;
-        carry_state(&c, &h->stage);
+        carry_state(&c, h);
         if (h->normalize && h->stage.part == 0) {
             carry_vector(next.z, x.z, lost.z, x.sum, x.b.ld);
         }

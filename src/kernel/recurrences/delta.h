@@ -56,24 +56,38 @@ take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
                          h->channels[LA_AT_beta]};
 }
 
-/* The values of the tokens t: in the caller's array if rows are whole vectors and all
- * keys exist, else a copy. */
+/* Whether the values of the tokens t can be read in the caller's array: rows are whole
+ * vectors, and all keys exist. */
+INLINE int
+reads_values_in_place(const struct la_head *h, struct span t)
+{
+    return h->v.type == LA_NATIVE && h->v.cs == (ptrdiff_t)sizeof(T) &&
+           h->m % VL == 0 && keys_left(h, t) == t.rows && t.rows % MR == 0;
+}
+
+/* The values of the tokens t: in the caller's array, or in a copy. */
+INLINE struct la_array
+values_at(const struct la_head *h, struct span t, struct block copy)
+{
+    const struct la_array own = {(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T),
+                                 sizeof(T), LA_NATIVE};
+    return reads_values_in_place(h, t) ? shifted(&h->v, t.first * h->v.rs) : own;
+}
+
+/* Makes the copy if it is needed. */
 static struct la_array
 values(const struct la_head *h, struct span t, struct block copy)
 {
-    struct la_array v = h->v;
     struct span some = t;
     some.rows = keys_left(h, t);
-    if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
-        some.rows == t.rows && t.rows % MR == 0) {
-        look_ahead(&v, t, h->m);
-        v.data += t.first * v.rs;
-        return v;
+    if (reads_values_in_place(h, t)) {
+        look_ahead(&h->v, t, h->m);
     }
-    load_plain(copy, &h->v, some, h->m);
-    clear_rows(copy, some.rows, round_up(t.rows, MR));
-    return (struct la_array){(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                             LA_NATIVE};
+    else {
+        load_plain(copy, &h->v, some, h->m);
+        clear_rows(copy, some.rows, round_up(t.rows, MR));
+    }
+    return values_at(h, t, copy);
 }
 
 /* One chunk, while it passes through the columns of the state.  It writes B and U or,
@@ -87,6 +101,7 @@ struct delta_chunk {
     struct la_array v;    /* rows of whole vectors */
     struct block given;   /* DPLR: V */
     struct block u, e;    /* e.x is NULL if errors are not wanted */
+    struct block o;       /* A S, then O, if outputs are wanted */
     struct beta beta;
 };
 
@@ -149,7 +164,7 @@ INLINE void
 attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
-        const struct block o = block_at(c->read.o, c->rows + i, col);
+        const struct block o = block_at(c->o, i, col);
         vec y[MR][NR];
         tile_load(y, nr, o);
         attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
@@ -242,6 +257,7 @@ run_delta(const struct la_head *h)
         c.read.rows = 2 * c.rows;
         c.keys = keys_left(h, t);
         const struct block a = block_at(r.ba, c.rows, 0);
+        c.o = block_at(r.bo, c.rows, 0);
         load_features(h, t, r.ba);
         c.v = values(h, t, r.v);
         load_beta(h, t, &r.beta);
@@ -250,7 +266,7 @@ run_delta(const struct la_head *h)
         triangle(r.l, r.ba, r.ba, c.rows, h->d);
         triangle(r.p, a, r.ba, c.rows, h->d);
         delta_columns(&c);
-        store_rows(&h->o, t, h->m, block_at(r.bo, c.rows, 0), r.scale);
+        store_rows(&h->o, t, h->m, c.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);

@@ -161,13 +161,6 @@ gated_chunk(const struct la_chunks *of, const struct gated_chunk *first, ptrdiff
     };
 }
 
-/* What the state has lost to rounding, for all groups. */
-static T *
-take_gated_lost(const struct la_head *h, struct arena *arena)
-{
-    return take_state(arena, h->d, h->m);
-}
-
 static int
 prepare_gated(const struct la_head *h, const struct gated_chunk *first)
 {
@@ -209,7 +202,7 @@ carry_gated(const struct la_head *h, const struct gated_chunk *first)
         c.v = x.v;
         c.from = x.s;
         c.s = next.s;
-        carry_decayed(&x.decays, &c, &h->stage, la_is_given(&h->bonus));
+        carry_decayed(&x.decays, &c, h, la_is_given(&h->bonus));
         x = next;
     }
     return 0;

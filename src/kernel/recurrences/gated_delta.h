@@ -228,6 +228,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
         c.read.rows = 2 * c.rows;
         c.write.rows = (1 + dplr) * c.rows;
         c.read.o = c.u = block_at(r.vuo, dplr ? c.rows : 0, 0);
+        c.o = block_at(c.u, c.rows, 0);
         if (dplr) {
             c.given = r.vuo;
         }
@@ -236,7 +237,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
             forget_state(&r.decay, &c.write);
         }
         delta_columns(&c);
-        store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
+        store_rows(&h->o, t, h->m, c.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);

@@ -53,11 +53,11 @@ block_in_record(const struct la_chunks *x, struct block first, ptrdiff_t i)
 INLINE T *
 field_before(const struct la_chunks *x, T *first, ptrdiff_t i)
 {
-    if (i == 0 && x->before != NULL) {
-        return in_record(x, first, x->most) +
-               (x->before->records - x->records) / (ptrdiff_t)sizeof(T);
+    T *last = in_record(x, first, x->most);
+    if (i == 0 && x->before != NULL && first != NULL) {
+        return (T *)(x->before->records + ((char *)last - x->records));
     }
-    return in_record(x, first, i > 0 && i == x->count ? x->most : i);
+    return i > 0 && i == x->count ? last : in_record(x, first, i);
 }
 
 /* Whether the chunks of this stage are the first of the head; the last. */
@@ -71,6 +71,13 @@ INLINE int
 ends_head(const struct la_head *h)
 {
     return h->chunks->next == h->n && h->stage.to == h->chunks->count;
+}
+
+/* What the state has lost to rounding, for all groups. */
+static T *
+take_lost(const struct la_head *h, struct arena *arena)
+{
+    return take_state(arena, h->d, h->m);
 }
 
 /* Prefetches all rows in the queue, where no tile would. */
@@ -108,12 +115,11 @@ carry_vector(T *to, const T *from, T *lost, const T *sum, ptrdiff_t count)
 /* Sets the rows of a column tile of the state that this part writes: all rows of all
  * tiles are dealt out evenly, LA_TR at a time.  Returns whether there are any. */
 INLINE int
-share_of_tile(struct sweep *c, const struct la_stage *stage, ptrdiff_t tile,
-              ptrdiff_t tiles)
+share_of_tile(struct sweep *c, const struct la_head *h, ptrdiff_t tile, ptrdiff_t tiles)
 {
     const ptrdiff_t each = (c->K + LA_TR - 1) / LA_TR, all = tiles * each;
-    ptrdiff_t first = all * stage->part / stage->parts - tile * each,
-              end = all * (stage->part + 1) / stage->parts - tile * each;
+    ptrdiff_t first = all * h->stage.part / h->chunks->parts - tile * each,
+              end = all * (h->stage.part + 1) / h->chunks->parts - tile * each;
     first = first < 0 ? 0 : first;
     end = end > each ? each : end;
     c->first = first * LA_TR;
@@ -123,11 +129,11 @@ share_of_tile(struct sweep *c, const struct la_stage *stage, ptrdiff_t tile,
 
 /* This part of the state after one chunk. */
 static void
-carry_state(struct sweep *c, const struct la_stage *stage)
+carry_state(struct sweep *c, const struct la_head *h)
 {
     const ptrdiff_t width = NR * VL, tiles = (c->W + width - 1) / width;
     LA_BY_TILES(
-        c->W, if (share_of_tile(c, stage, col / width, tiles)) {
+        c->W, if (share_of_tile(c, h, col / width, tiles)) {
             sweep_tile(c, col, LA_WRITE, nr);
         });
 }
