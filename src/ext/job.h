@@ -91,9 +91,9 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * result never shows uninitialised memory.  Nonzero: stop. */
 int la_sequences_clear(struct job *job);
 
-/* Whether a call of so many sequences and so much work is computed in stages that all
+/* Whether a call of so many pieces and so much work is computed in stages that all
  * threads share (stages.c). */
-int la_is_staged(const struct job *job, size_t sequences, double work, int threads);
+int la_is_staged(const struct job *job, size_t items, double work, int threads);
 
 /* Computes it, each thread with `bytes` bytes of scratch. */
 enum la_status la_run_staged(struct job *job, size_t sequences, size_t bytes,

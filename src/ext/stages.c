@@ -1,5 +1,6 @@
 /* stages.c: computes a few long sequences in stages that all threads share, if there
- * are fewer of them than threads.
+ * are fewer of them, and of their panels (plan.c), than threads.  Panels alone are
+ * faster where they suffice: stages write and read the state of every chunk.
  *
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
@@ -42,13 +43,13 @@ forced(void)
 }
 
 int
-la_is_staged(const struct job *job, size_t sequences, double work, int threads)
+la_is_staged(const struct job *job, size_t items, double work, int threads)
 {
-    if (job->table->stages[job->call->signature->op].run == NULL || sequences == 0 ||
+    if (job->table->stages[job->call->signature->op].run == NULL || items == 0 ||
         threads < 2) {
         return 0;
     }
-    return forced() > 0 || (sequences < (size_t)threads && work >= LA_STAGED_WORK);
+    return forced() > 0 || (items < (size_t)threads && work >= LA_STAGED_WORK);
 }
 
 /* The head of a sequence. */
