@@ -22,15 +22,16 @@ struct la_state_sums {
 static struct la_array
 state_at(const struct la_state_sums *sums, size_t i)
 {
-    return (struct la_array){sums->s + i * (size_t)(sums->d * sums->m * sums->itemsize),
-                             sums->m * sums->itemsize, sums->itemsize, LA_NATIVE};
+    const ptrdiff_t row = sums->m * sums->itemsize;
+    return (struct la_array){
+        .data = sums->s + i * (size_t)(sums->d * row), .rs = row, .cs = sums->itemsize};
 }
 
 static struct la_array
 vector_at(const struct la_state_sums *sums, size_t i)
 {
-    return (struct la_array){sums->z + i * (size_t)(sums->d * sums->itemsize), 0,
-                             sums->itemsize, LA_NATIVE};
+    return (struct la_array){.data = sums->z + i * (size_t)(sums->d * sums->itemsize),
+                             .cs = sums->itemsize};
 }
 
 /* The heads of a group, at segment j. */

@@ -257,7 +257,7 @@ read_decays(const struct la_head *h, struct span t, const struct decay *decay)
         clear_rows(decay->g, t.rows, rows);
         return;
     }
-    const struct la_array row = {h->g.data + t.first * h->g.rs, 0, h->g.rs, h->g.type};
+    const struct la_array row = transposed(shifted(&h->g, t.first * h->g.rs));
     load_plain(decay->g, &row, rows_from(0, 1), t.rows);
 }
 

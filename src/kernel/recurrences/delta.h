@@ -72,8 +72,7 @@ values(const struct la_head *h, struct span t, struct block copy)
     }
     load_plain(copy, &h->v, some, h->m);
     clear_rows(copy, some.rows, round_up(t.rows, MR));
-    return (struct la_array){(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                             LA_NATIVE};
+    return block_array(copy);
 }
 
 /* One chunk, while it passes through the columns of the state.  It writes B and U or,
