@@ -20,7 +20,7 @@ struct decay {
 static struct decay
 take_decay(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    struct decay r = {.channels = h->channels[LA_AT_g]};
+    struct decay r = {.channels = h->g.has_channels};
     r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
     r.keep = take_row(arena, h->d > 0 ? h->d : 1);
     r.change = take_row(arena, h->d);

@@ -37,13 +37,13 @@ load_beta(const struct la_head *h, struct span t, const struct beta *beta)
     _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MAX];
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
-    if (h->channels[LA_AT_beta]) {
+    if (h->beta.has_channels) {
         load_plain(beta->rows, &h->beta, t, h->m);
     }
     else {
         load_numbers(numbers, &h->beta, t);
     }
-    for (ptrdiff_t i = 0; !h->channels[LA_AT_beta] && i < t.rows; i++) {
+    for (ptrdiff_t i = 0; !h->beta.has_channels && i < t.rows; i++) {
         vstore(beta->rows.x + i * beta->rows.ld, vset1(numbers[i]));
     }
     clear_rows(beta->rows, t.rows, all);
@@ -52,8 +52,8 @@ load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 static struct beta
 take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    return (struct beta){take_block(arena, rows, h->channels[LA_AT_beta] ? h->m : 1),
-                         h->channels[LA_AT_beta]};
+    return (struct beta){take_block(arena, rows, h->beta.has_channels ? h->m : 1),
+                         h->beta.has_channels};
 }
 
 /* The values of the tokens t: in the caller's array if rows are whole vectors and all

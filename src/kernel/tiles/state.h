@@ -99,8 +99,8 @@ static void
 store_states(const struct la_head *h, T *s, T *z)
 {
     for (ptrdiff_t g = 0; g < h->group; g++) {
-        const struct la_array s1 = shifted(&h->s1, g * h->steps[LA_AT_s1]);
-        const struct la_array z1 = shifted(&h->z1, g * h->steps[LA_AT_z1]);
+        const struct la_array s1 = shifted(&h->s1, g * h->s1.step);
+        const struct la_array z1 = shifted(&h->z1, g * h->z1.step);
         store_state(&s1, s, h->d, h->m);
         store_vector(&z1, z, h->d);
     }
