@@ -105,7 +105,7 @@ struct la_interleave {
 
 /* One head: what all operators have in common, then their operands.  A kernel that
  * computes with another one describes that call by a copy in which it changes sizes and
- * operands, or by a la_head of its own. */
+ * operands, or, where the operands are of the other family, by a la_head of its own. */
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k; widths of q, of v, of features */
     struct la_sizes {
@@ -134,6 +134,11 @@ struct la_head {
 #include "operands.def"
     struct la_array all_s0; /* the whole head's first state */
 #define LA_ARRAY(field, name, kind, of_z, doc) struct la_array field;
+    /* clang-format off */
+#define LA_FAMILIES union { struct {
+#define LA_NEXT_FAMILY }; struct {
+#define LA_END_FAMILIES }; };
+/* clang-format on */
 #include "operands.def"
 };
 
