@@ -77,8 +77,7 @@ class Checks:
         tokens = (y for name, y in self.arrays.items() if name not in rates)
         self.dtype: DType = result_dtype(*tokens)
         self.wide: DType = work_dtype(self.dtype)
-        if not isinstance(s, np.ndarray):
-            raise TypeError(f"{self.name}: state.s is a {type(s).__name__}; expected a NumPy array")
+        checks.plain_array(self.name, "state.s", s)
         if s.ndim < 3 or 0 in s.shape[-3:]:
             raise ValueError(
                 f"{self.name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least "

@@ -169,7 +169,7 @@ class _Arrays(Pool):
             function, name, state, cores, one_array=r.one_array, pooled=True
         )
         for (field, x), core in zip(fields.items(), cores.values(), strict=True):
-            _check_array(function, field, x)
+            checks.plain_array(function, field, x)
             self.add(field, x, core)
         self.indices = checked_indices(
             function, name, indices, self.count, self.size, different=written
@@ -207,16 +207,11 @@ def checked_rows(
     """
     pool = Pool(function, name, fields, lead)
     for field, (x, core) in fields.items():
-        _check_array(function, field, x)
+        checks.plain_array(function, field, x)
         pool.add(field, x, core)
     if written:
         state_arrays.updated(function, pool.fields)
     return checked_indices(function, name, indices, pool.count, pool.size, different=True)
-
-
-def _check_array(function: str, name: str, x: Any) -> None:
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
 
 
 def checked_indices(

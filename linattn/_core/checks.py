@@ -87,6 +87,12 @@ def array(function: str, name: str, x: Any) -> Any:
         ) from None
 
 
+def plain_array(function: str, name: str, x: Any) -> None:
+    """Raise an error unless x, which may be written to, is an array of NumPy without a mask."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+
+
 def _takes_gufuncs(x: Any) -> bool:
     """Whether x is an array of a library that overrides NumPy's functions.
 
@@ -237,8 +243,7 @@ def is_plain_number(x: Any) -> bool:
 
 def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
     """Check an array to write into: it must have the right shape and dtype and be writeable."""
-    if type(x) is np.ma.MaskedArray or not isinstance(x, np.ndarray):
-        raise TypeError(f"{function}: out is a {type(x).__name__}; expected a NumPy array")
+    plain_array(function, "out", x)
     dtype = result_dtype(*operands)
     if x.dtype != dtype:
         raise TypeError(f"{function}: out has dtype {x.dtype}; expected {dtype}")

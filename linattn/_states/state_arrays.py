@@ -147,8 +147,7 @@ def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dt
     """Check a field of a state: an array (..., *core) whose other axes broadcast to ``lead``."""
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == (*lead, *core):
         return
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    checks.plain_array(function, name, x)
     if x.dtype != dtype:
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
     inner = x.ndim - len(core)

@@ -63,8 +63,8 @@ la_interleaved_heads(const struct job *job, int threads)
 
 /* Queues the rows of all heads in the slice from token `first` on for prefetching. */
 static void
-queue_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
-           ptrdiff_t first, struct la_fetch *ahead)
+queue_rows(const struct job *job, struct la_head *h, ptrdiff_t heads, ptrdiff_t first,
+           struct la_fetch *ahead)
 {
     const struct la_call *call = job->call;
     const ptrdiff_t left = h->n - first,
@@ -75,7 +75,7 @@ queue_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
         if (slot->dims[0] != 'n') {
             continue;
         }
-        const struct la_array *x = &h->arrays[slot->id];
+        const struct la_array *x = la_array_of(h, slot->id);
         const ptrdiff_t next = call->x[i].outer[call->axes - 1];
         const ptrdiff_t cols =
             slot->rank < 2 ? 1 : la_job_dimension(call, slot->dims[1], 1);

@@ -58,15 +58,14 @@ la_job_read(struct job *job)
         job->by_id[slot->id] = &call->x[i];
         job->inner[slot->id] = slot->dims[0] == 'r' ? call->x[i].core[0] : 0;
         if (slot->id < LA_NARRAYS) {
-            struct la_array *x = &h->arrays[slot->id];
+            struct la_array *x = la_array_of(h, slot->id);
             set_steps(x, slot, call->x[i].core);
             x->data = call->x[i].data;
             x->type = call->x[i].type;
-            h->channels[slot->id] = slot->has_channels;
-            h->steps[slot->id] = slot->rank > 2 && slot->dims[0] == 'n'
-                                     ? call->x[i].core[0]
-                                 : call->axes > 0 ? call->x[i].outer[call->axes - 1]
-                                                  : 0;
+            x->has_channels = slot->has_channels;
+            x->step = slot->rank > 2 && slot->dims[0] == 'n' ? call->x[i].core[0]
+                      : call->axes > 0 ? call->x[i].outer[call->axes - 1]
+                                       : 0;
         }
     }
     h->n = la_job_dimension(call, 'n', 1);
@@ -151,13 +150,13 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
     const struct la_slot *slot = &signature->slots[i];
     const ptrdiff_t column = p.panel * job->width;
     const int rank = slot->rank;
-    struct la_array *x = &h->arrays[slot->id];
+    struct la_array *x = la_array_of(h, slot->id);
     x->data = find(job, slot->id, at, p.sequence);
     if (slot->id == LA_AT_s0) {
         h->all_s0 = *x;
     }
     if (slot->dims[0] == 'n') {
-        x->data += begin * (rank > 2 ? h->steps[slot->id] : x->rs);
+        x->data += begin * (rank > 2 ? x->step : x->rs);
     }
     if (rank > 0 && slot->dims[rank - 1] == 'm') {
         x->data += column * x->cs;
@@ -182,10 +181,9 @@ static __attribute__((noinline)) void
 share_states(const struct la_signature *signature, struct la_head *h)
 {
     for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
-        const int after = signature->slots[i].id, before = after - 1;
-        if (la_is_state((enum la_operand)after)) {
-            h->arrays[before] = h->arrays[after];
-            h->steps[before] = h->steps[after];
+        const enum la_operand after = signature->slots[i].id;
+        if (la_is_state(after)) {
+            *la_array_of(h, after - 1) = *la_array_of(h, after);
         }
     }
 }
@@ -203,7 +201,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const struct la_slot *slot = &signature->slots[i];
         if (la_is_number(slot->id)) {
-            h->numbers[slot->id - LA_NARRAYS] =
+            *la_number_of_head(h, slot->id) =
                 la_number_read(job->call->dtype, find(job, slot->id, &at, p.sequence));
         }
         else if (slot->id < LA_NARRAYS && job->by_id[slot->id] != NULL) {

@@ -16,11 +16,12 @@ const struct la_map_row la_maps[LA_NMAPS] = {
 
 const struct la_operand_row la_operands[LA_NOPERANDS] = {
 #define LA_ARRAY(field, name, kind, of_z, doc)                                         \
-    [LA_AT_##field] = {name, kind, of_z, doc},
+    [LA_AT_##field] = {name, kind, of_z, doc, offsetof(struct la_head, field)},
 #include "../kernel/operands.def"
-#define LA_NUMBER(name, of_z, doc) [LA_AT_##name] = {#name, LA_STATE, of_z, doc},
+#define LA_NUMBER(name, of_z, doc)                                                     \
+    [LA_AT_##name] = {#name, LA_STATE, of_z, doc, offsetof(struct la_head, name)},
 #include "../kernel/operands.def"
-#define LA_INDEX(name, doc) [LA_AT_##name] = {#name, LA_STATE, 0, doc},
+#define LA_INDEX(name, doc) [LA_AT_##name] = {#name, LA_STATE, 0, doc, 0},
 #include "../kernel/operands.def"
 };
 

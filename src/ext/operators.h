@@ -25,15 +25,43 @@ struct la_map_row {
 
 extern const struct la_map_row la_maps[LA_NMAPS];
 
+/* Numbers of the operands: arrays, then numbers, then indices. */
+enum la_operand {
+#define LA_ARRAY(field, name, kind, of_z, doc) LA_AT_##field,
+#include "../kernel/operands.def"
+#define LA_NUMBER(name, of_z, doc) LA_AT_##name,
+#include "../kernel/operands.def"
+#define LA_INDEX(name, doc) LA_AT_##name,
+#include "../kernel/operands.def"
+    LA_NOPERANDS,
+    LA_NARRAYS = LA_AT_scale, /* the first number */
+    LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
+};
+
 /* A row of operands.def. */
 struct la_operand_row {
     const char *name;
     enum la_kind kind;
     int of_z;        /* exists only with the normaliser */
     const char *doc; /* its description, or NULL if it needs none */
+    size_t at;       /* where la_head has it: an array or a double */
 };
 
 extern const struct la_operand_row la_operands[LA_NOPERANDS];
+
+/* Operand `id` of a head, an array. */
+static inline struct la_array *
+la_array_of(struct la_head *h, enum la_operand id)
+{
+    return (struct la_array *)((char *)h + la_operands[id].at);
+}
+
+/* Operand `id` of a head, a number. */
+static inline double *
+la_number_of_head(struct la_head *h, enum la_operand id)
+{
+    return (double *)((char *)h + la_operands[id].at);
+}
 
 /* Kinds of operands: arrays of tokens or of states, numbers, indices. */
 static inline int

@@ -148,8 +148,9 @@ la_sequences_clear(struct job *job)
             const struct piece p = {head, 0, 0, 0};
             const ptrdiff_t cols =
                 slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);
-            if (slot->dims[0] == 'n' && clear_rows(job, &job->head.arrays[slot->id],
-                                                   la_job_at(job, slot->id, p), cols)) {
+            if (slot->dims[0] == 'n' &&
+                clear_rows(job, la_array_of(&job->head, slot->id),
+                           la_job_at(job, slot->id, p), cols)) {
                 return 1;
             }
         }

@@ -78,25 +78,16 @@ la_type_size(enum la_type type, ptrdiff_t size)
     return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
 }
 
-/* A matrix operand as NumPy stores it: row i, column j is at data + i*rs + j*cs. */
+/* A matrix operand as NumPy stores it: row i, column j is at data + i*rs + j*cs.
+ * Vectors have no row step.  data is NULL if the call leaves the operand out. */
 struct la_array {
     char *data;
     ptrdiff_t rs, cs; /* in bytes, any sign, zero allowed */
     enum la_type type;
-};
-
-/* Numbers of the operands: arrays, in the order of la_head, then numbers, then
- * indices. */
-enum la_operand {
-#define LA_ARRAY(field, name, kind, of_z, doc) LA_AT_##field,
-#include "operands.def"
-#define LA_NUMBER(name, of_z, doc) LA_AT_##name,
-#include "operands.def"
-#define LA_INDEX(name, doc) LA_AT_##name,
-#include "operands.def"
-    LA_NOPERANDS,
-    LA_NARRAYS = LA_AT_scale, /* the first number */
-    LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
+    int has_channels; /* it has its optional dimension */
+    /* From one of the call's heads to the next, in bytes; if the first dimension is the
+     * heads, between these. */
+    ptrdiff_t step;
 };
 
 /* The largest number of operands of a signature. */
@@ -135,52 +126,44 @@ struct la_chunks {
     const struct la_chunks *before; /* the group before, or NULL */
 };
 
-/* One head.  Vectors have no row step.  data is NULL for operands that the call leaves
- * out. */
+/* One head: what all operators have in common, then their operands.  A kernel that
+ * computes with another one describes that call by a copy in which it changes sizes and
+ * operands, or, where the operands are of the other family, by a la_head of its own. */
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k; widths of q, of v, of features */
     struct la_sizes {
         ptrdiff_t c, p, t;
     } sizes;         /* further ones, of a layer's token (operators.def) */
     ptrdiff_t all_d; /* d of the whole head, of which this may be a range of columns */
-    ptrdiff_t all_m; /* m of the whole head, and the whole head's first state */
-    struct la_array all_s0;
-    struct la_interleave *interleave; /* NULL: all tokens in one call */
-    ptrdiff_t keys;        /* number of keys that exist: the first ones of s */
-    ptrdiff_t first;       /* index of the first row, if this is a range of rows */
+    ptrdiff_t all_m; /* m of the whole head */
+    ptrdiff_t keys;  /* number of keys that exist: the first ones of s */
+    ptrdiff_t first; /* index of the first row, if this is a range of rows */
     struct la_stage stage; /* of a group of chunks, if there is one */
     struct la_chunks *chunks;
-    union {
-        struct {
-#define LA_ARRAY(field, name, kind, of_z, doc) struct la_array field;
-#include "operands.def"
-        };
-        struct la_array arrays[LA_NARRAYS];
-    };
-    union {
-        struct {
-#define LA_NUMBER(name, of_z, doc) double name;
-#include "operands.def"
-        };
-        double numbers[LA_NNUMBERS];
-    };
-    /* The heads of this call, and the steps between their arrays in bytes, by enum
-     * la_operand; for an operand whose first dimension is the heads, between these.
-     * causal and noncausal compute the state once for all of them: these heads of
-     * queries share their keys. */
-    ptrdiff_t group, steps[LA_NARRAYS];
-    /* By enum la_operand: whether an array has its optional dimension. */
-    unsigned char channels[LA_NARRAYS];
+    /* The heads of this call.  causal and noncausal compute the state once for all of
+     * them: these heads of queries share their keys. */
+    ptrdiff_t group;
     enum la_map map;
     enum la_pass pass;
-    void *rates; /* of a pass: three numbers per token, each array n rounded up to
-                    LA_RATES_STEP; or, per group of channels, a row (dB, dC) per token
-                  */
     int normalize;
-    int large;     /* results exceed the caches */
+    int large;                        /* results exceed the caches */
+    struct la_interleave *interleave; /* NULL: all tokens in one call */
+    /* Of a pass: three numbers per token, each array n rounded up to LA_RATES_STEP;
+     * or, per group of channels, a row (dB, dC) per token. */
+    void *rates;
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */
     int (*poll)(void *); /* called about once per chunk; nonzero: stop */
     void *poll_arg;
+#define LA_NUMBER(name, of_z, doc) double name;
+#include "operands.def"
+    struct la_array all_s0; /* the whole head's first state */
+#define LA_ARRAY(field, name, kind, of_z, doc) struct la_array field;
+    /* clang-format off */
+#define LA_FAMILIES union { struct {
+#define LA_NEXT_FAMILY }; struct {
+#define LA_END_FAMILIES }; };
+/* clang-format on */
+#include "operands.def"
 };
 
 /* Whether the call has this optional operand. */

@@ -72,7 +72,7 @@ RECURRENCE = (
         "/* the short convolution",
         (TEXTS / "operators.def").read_text(),
     ),
-    Edit("src/kernel/operands.def", "LA_ARRAY(grad_out", (TEXTS / "operands.def").read_text()),
+    Edit("src/kernel/operands.def", "LA_INPUT(bonus", (TEXTS / "operands.def").read_text()),
     _new("linattn/operators/fade.py"),
     Edit(
         "linattn/__init__.py",

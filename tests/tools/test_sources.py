@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from linattn import _linattn
+
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "src/kernel"
 FILES = sorted([*ROOT.glob("src/**/*.[ch]"), *ROOT.glob("linattn/include/*.h")])
@@ -52,6 +54,19 @@ def test_no_header_includes_itself():
     """TopologicalSorter raises CycleError, which names the circle."""
     headers = KERNELS.rglob("*.h")
     assert [*TopologicalSorter({path: included(path) for path in headers}).static_order()]
+
+
+def test_an_operator_has_arrays_of_one_family():
+    """Those of two would lie in the same memory."""
+    rows = (KERNELS / "operands.def").read_text().split("\nLA_FAMILIES\n")[1]
+    first, second = (
+        {*re.findall(r'^LA_(?:INPUT|FIELD|ARRAY)\(\w+, "(\w+)"', family, re.M)}
+        for family in rows.split("LA_END_FAMILIES")[0].split("LA_NEXT_FAMILY")
+    )
+    assert first and second
+    for name, form in _linattn.operators.items():
+        arrays = {x[0] for x in (*form["inputs"], *form["state"], *form["outputs"])}
+        assert not arrays & first or not arrays & second, name
 
 
 def test_a_blank_line_is_between_equations_and_prose():

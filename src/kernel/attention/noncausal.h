@@ -104,8 +104,8 @@ run_noncausal(const struct la_head *h)
             if (h->poll(h->poll_arg)) {
                 return 1;
             }
-            const struct la_array q = shifted(&h->q, g * h->steps[LA_AT_q]);
-            const struct la_array o = shifted(&h->o, g * h->steps[LA_AT_o]);
+            const struct la_array q = shifted(&h->q, g * h->q.step);
+            const struct la_array o = shifted(&h->o, g * h->o.step);
             load_mapped(r.a, &q, t, h->d, h->map);
             look_ahead(&o, t, h->m);
             if (h->normalize) {

@@ -60,7 +60,7 @@ softmax_carve(const struct la_head *h, struct arena *arena)
 INLINE struct la_array
 rows_after(const struct la_array *x, ptrdiff_t first)
 {
-    return (struct la_array){x->data + first * x->rs, x->rs, x->cs, x->type};
+    return shifted(x, first * x->rs);
 }
 
 /* s (LA_BLOCK, cols), by column tiles, = `rows` rows of x, then zeros. */
@@ -73,7 +73,7 @@ load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
     }
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        const struct la_array part = shifted(x, j * x->cs);
         load_plain((struct block){state_at(s, LA_BLOCK, W, 0, j), width}, &part,
                    rows_from(0, rows), cols - j < width ? cols - j : width);
     }

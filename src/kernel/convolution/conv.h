@@ -62,8 +62,7 @@ causal_conv1d_carve(const struct la_head *h, struct arena *arena)
 INLINE struct la_array
 by_tap(const struct la_array *x, ptrdiff_t col)
 {
-    return (struct la_array){la_is_given(x) ? x->data + col * x->rs : NULL, x->cs,
-                             x->rs, x->type};
+    return transposed(shifted(x, col * x->rs));
 }
 
 /* The bias, zeros for none. */
@@ -71,8 +70,7 @@ INLINE struct la_array
 conv_bias(const struct la_head *h)
 {
     static const T zero = 0;
-    return la_is_given(&h->bias) ? h->bias
-                                 : (struct la_array){(char *)&zero, 0, 0, LA_NATIVE};
+    return la_is_given(&h->bias) ? h->bias : (struct la_array){.data = (char *)&zero};
 }
 
 static void
@@ -83,14 +81,6 @@ load_taps(const struct la_head *h, const struct conv_scratch *r)
     clear_rows(r->weight, 0, without);
     load_plain(block_at(r->weight, without, 0), &weight, rows_from(0, h->f), h->m);
     load_plain((struct block){r->bias, row_step(h->m)}, &bias, rows_from(0, 1), h->m);
-}
-
-/* The rows of a block as an array. */
-INLINE struct la_array
-block_array(struct block b)
-{
-    return (struct la_array){(char *)b.x, b.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                             LA_NATIVE};
 }
 
 /* The rows of x that tokens t of some columns read, x_{t - w + 1} to x_t: if `direct`
@@ -196,8 +186,9 @@ by_channels(const struct la_head *h)
 INLINE struct la_array
 channel_row(const struct la_array *x, ptrdiff_t col)
 {
-    const struct la_array row = shifted(x, col * x->cs);
-    return (struct la_array){row.data, row.rs, row.rs, row.type};
+    struct la_array row = shifted(x, col * x->cs);
+    row.cs = row.rs;
+    return row;
 }
 
 /* Copies one channel of the first `count` tokens and of the taps - 1 before them.
@@ -226,7 +217,7 @@ conv_early(const struct la_head *h, const struct conv_scratch *r, struct conv c,
 {
     const struct la_array y = channel_row(&h->y, col);
     T *x = load_early(h, r->early, col, count);
-    c.x = (struct la_array){(char *)x, sizeof(T), sizeof(T), LA_NATIVE};
+    c.x = block_array((struct block){x, 1});
     c.y = block_array((struct block){r->result, 0});
     convolve_row(&c, round_up(count, VL));
     store_rows(&y, rows_from(0, 1), count, (struct block){r->result, 0}, NULL);

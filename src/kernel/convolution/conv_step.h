@@ -5,8 +5,8 @@
  *
  * x, y, bias (m), weight (m,w), s (m,d).  One pass over channels, a vector at a time:
  * the state is read once and written once.  The sums are those of conv_tile.h, bit for
- * bit.  Without s0 the state in s1 is updated in place.  Filters of other lengths than
- * usual are left to the kernel for sequences; only this one needs scratch. */
+ * bit.  s0 may be s1.  Filters of other lengths than usual are left to the kernel for
+ * sequences; only this one needs scratch. */
 #ifndef LA_CONV_STEP_H
 #define LA_CONV_STEP_H
 
@@ -138,7 +138,7 @@ step_all_filters(const struct la_head *h, const int w, const int d)
         .y = h->y,
         .bias = h->bias,
         .weight = by_tap(&h->weight, 0),
-        .s0 = by_tap(la_is_given(&h->s0) ? &h->s0 : &h->s1, 0),
+        .s0 = by_tap(&h->s0, 0),
         .s1 = by_tap(&h->s1, 0),
         .silu = h->silu != 0,
     };
@@ -157,9 +157,7 @@ static int
 run_causal_conv1d_step(const struct la_head *h)
 {
     if (!is_usual_filter(h)) {
-        struct la_head one = *h;
-        one.s0 = la_is_given(&h->s0) ? h->s0 : h->s1;
-        return run_causal_conv1d(&one);
+        return run_causal_conv1d(h);
     }
     const int more = h->d == h->f;
     switch (h->f) {

@@ -29,9 +29,9 @@ static struct checkpoints
 take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct checkpoints r = {.rows = rows};
-    r.interval = checkpoint_interval(h->channels[LA_AT_g] ? (h->n + 3) / 4 : h->n);
-    r.checkpoints = take_states(
-        arena, h->channels[LA_AT_g] ? 4 * r.interval : r.interval, h->d, h->m);
+    r.interval = checkpoint_interval(h->g.has_channels ? (h->n + 3) / 4 : h->n);
+    r.checkpoints =
+        take_states(arena, h->g.has_channels ? 4 * r.interval : r.interval, h->d, h->m);
     r.states = take_states(arena, r.interval, h->d, h->m);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     return r;

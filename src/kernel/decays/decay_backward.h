@@ -276,12 +276,12 @@ store_decay_gradient(const struct la_head *h, const struct decay *decay,
                      const struct decay_pairs *c, struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
-    for (ptrdiff_t l = 0; h->channels[LA_AT_g] && l < h->d; l += VL) {
+    for (ptrdiff_t l = 0; h->g.has_channels && l < h->d; l += VL) {
         /* The gradient is 0 at a reset. */
         const ivec reset = is_reset(vload(&decay->g.x[l]));
         vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
     }
-    if (h->channels[LA_AT_g]) {
+    if (h->g.has_channels) {
         clear_rows(c->dg, keys, t.rows);
         store_rows(&h->dg, t, h->d, c->dg, NULL);
         return;

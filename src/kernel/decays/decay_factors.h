@@ -20,7 +20,7 @@ struct decay {
 static struct decay
 take_decay(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    struct decay r = {.channels = h->channels[LA_AT_g]};
+    struct decay r = {.channels = h->g.has_channels};
     r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
     r.keep = take_row(arena, h->d > 0 ? h->d : 1);
     r.change = take_row(arena, h->d);
@@ -257,7 +257,7 @@ read_decays(const struct la_head *h, struct span t, const struct decay *decay)
         clear_rows(decay->g, t.rows, rows);
         return;
     }
-    const struct la_array row = {h->g.data + t.first * h->g.rs, 0, h->g.rs, h->g.type};
+    const struct la_array row = transposed(shifted(&h->g, t.first * h->g.rs));
     load_plain(decay->g, &row, rows_from(0, 1), t.rows);
 }
 

@@ -33,7 +33,7 @@ static void
 take_decay_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
                     struct decay_pairs *c)
 {
-    if (h->channels[LA_AT_g]) {
+    if (h->g.has_channels) {
         c->dg = take_block(arena, rows, h->d);
         c->across = take_block(arena, rows / MR, h->d);
     }

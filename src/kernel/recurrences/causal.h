@@ -40,8 +40,8 @@ static void
 causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
                struct span t, ptrdiff_t g, int what, int keyless)
 {
-    const struct la_array q = shifted(&h->q, g * h->steps[LA_AT_q]);
-    const struct la_array o = shifted(&h->o, g * h->steps[LA_AT_o]);
+    const struct la_array q = shifted(&h->q, g * h->q.step);
+    const struct la_array o = shifted(&h->o, g * h->o.step);
     load_mapped(r->a, &q, t, h->d, h->map);
     look_ahead(&o, t, h->m);
     scores(c);

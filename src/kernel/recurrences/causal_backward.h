@@ -89,7 +89,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         .s = r->t,
         .ahead = &ahead,
     };
-    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
+    const struct la_array s0_transposed = transposed(h->s0);
     load_state(r->t, &s0_transposed, h->m, h->d);
     compensate(&c, r->lost, h->n, r->rows);
     load_vector(r->z, &h->z0, h->d);

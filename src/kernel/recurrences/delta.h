@@ -37,13 +37,13 @@ load_beta(const struct la_head *h, struct span t, const struct beta *beta)
     _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MAX];
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
-    if (h->channels[LA_AT_beta]) {
+    if (h->beta.has_channels) {
         load_plain(beta->rows, &h->beta, t, h->m);
     }
     else {
         load_numbers(numbers, &h->beta, t);
     }
-    for (ptrdiff_t i = 0; !h->channels[LA_AT_beta] && i < t.rows; i++) {
+    for (ptrdiff_t i = 0; !h->beta.has_channels && i < t.rows; i++) {
         vstore(beta->rows.x + i * beta->rows.ld, vset1(numbers[i]));
     }
     clear_rows(beta->rows, t.rows, all);
@@ -52,8 +52,8 @@ load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 static struct beta
 take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    return (struct beta){take_block(arena, rows, h->channels[LA_AT_beta] ? h->m : 1),
-                         h->channels[LA_AT_beta]};
+    return (struct beta){take_block(arena, rows, h->beta.has_channels ? h->m : 1),
+                         h->beta.has_channels};
 }
 
 /* Whether the values of the tokens t can be read in the caller's array: rows are whole
@@ -69,9 +69,8 @@ reads_values_in_place(const struct la_head *h, struct span t)
 INLINE struct la_array
 values_at(const struct la_head *h, struct span t, struct block copy)
 {
-    const struct la_array own = {(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T),
-                                 sizeof(T), LA_NATIVE};
-    return reads_values_in_place(h, t) ? shifted(&h->v, t.first * h->v.rs) : own;
+    return reads_values_in_place(h, t) ? shifted(&h->v, t.first * h->v.rs)
+                                       : block_array(copy);
 }
 
 /* Makes the copy if it is needed. */

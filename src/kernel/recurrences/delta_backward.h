@@ -35,9 +35,7 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
     r.reverse = reverse_carve(h, r.rows, arena);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
-        T *const e = take(arena, h->n, h->m);
-        r.errors = (struct la_array){(char *)e, h->m * (ptrdiff_t)sizeof(T), sizeof(T),
-                                     LA_NATIVE};
+        r.errors = block_array((struct block){take(arena, h->n, h->m), h->m});
     }
     return r;
 }

@@ -210,7 +210,7 @@ load_reverse(const struct la_head *h, const struct reverse *c,
 static void
 store_strengths(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
-    if (h->channels[LA_AT_beta]) {
+    if (h->beta.has_channels) {
         store_rows(&h->dbeta, t, h->m, r->dbeta, NULL);
         return;
     }

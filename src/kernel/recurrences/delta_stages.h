@@ -13,8 +13,8 @@
 enum delta_rule { LA_DELTA, LA_GATED_DELTA, LA_DPLR };
 
 /* The record of a chunk: E, B and far B, which are one without decays; L, and for DPLR
- * that of its given keys; V, if it is not read in place; [V; U], without V but for DPLR;
- * and the state before it, by panels. */
+ * that of its given keys; V, if it is not read in place; [V; U], without V but for
+ * DPLR; and the state before it, by panels. */
 struct delta_record {
     enum delta_rule rule;
     T *s;

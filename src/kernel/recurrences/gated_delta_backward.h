@@ -32,9 +32,7 @@ carve_gated_delta_backward(const struct la_head *h, struct arena *arena, int dpl
     r.chunks = take_checkpoints(arena, h, rows);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
-        T *const e = take(arena, h->n, h->m);
-        r.errors = (struct la_array){(char *)e, h->m * (ptrdiff_t)sizeof(T), sizeof(T),
-                                     LA_NATIVE};
+        r.errors = block_array((struct block){take(arena, h->n, h->m), h->m});
     }
     return r;
 }

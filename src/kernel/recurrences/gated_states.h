@@ -125,7 +125,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
 {
     const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
-    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
+    const struct la_array s0_transposed = transposed(h->s0);
     struct la_fetch ahead = {0};
     struct sweep c = gated_state(h, r, &ahead);
     ptrdiff_t chunks = 0;

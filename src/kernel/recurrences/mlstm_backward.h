@@ -206,14 +206,6 @@ mlstm_last(const struct la_head *h, const struct gated_backward_scratch *r)
 static const struct gated_backward_parts mlstm_parts = {mlstm_keys, mlstm_cotangents,
                                                         mlstm_finish, mlstm_last};
 
-/* A block of rows of T, as an operand. */
-INLINE struct la_array
-rows_in_scratch(struct block x)
-{
-    return (struct la_array){(char *)x.x, x.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                             LA_NATIVE};
-}
-
 /* [s, z] as one operand in x, without z where there is none; nothing of nothing. */
 static struct la_array
 joined(const struct la_head *h, struct block x, const struct la_array *s,
@@ -227,7 +219,7 @@ joined(const struct la_head *h, struct block x, const struct la_array *s,
         load_vector(row, z, h->d);
         set_column(x, h->d, h->m, row);
     }
-    return rows_in_scratch(x);
+    return block_array(x);
 }
 
 /* The head that gated attention sees. */
@@ -241,7 +233,7 @@ mlstm_head(const struct la_head *h, const struct mlstm_backward_scratch *r)
     one.dg = in_scratch(r->da);
     one.s0 = joined(h, r->first, &h->s0, &h->z0, r->z);
     one.grad_s = joined(h, r->last, &h->grad_s, &h->grad_z, r->z);
-    one.ds0 = rows_in_scratch(r->last);
+    one.ds0 = block_array(r->last);
     return one;
 }
 

@@ -34,7 +34,7 @@ take_mlstm_gates(const struct la_head *h, struct arena *arena)
 INLINE struct la_array
 in_scratch(T *numbers)
 {
-    return (struct la_array){(char *)numbers, sizeof(T), 0, LA_NATIVE};
+    return transposed(block_array((struct block){numbers, 0}));
 }
 
 /* f <- log sigma(f) */

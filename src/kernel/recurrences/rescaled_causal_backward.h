@@ -148,7 +148,7 @@ static int
 rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     const struct la_head inner = head_of_features(h);
-    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
+    const struct la_array s0_transposed = transposed(h->s0);
     struct la_fetch ahead = {0};
     struct sweep c = {
         .K = h->m,

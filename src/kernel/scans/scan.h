@@ -93,7 +93,7 @@ tile_at(T *tiles, const struct la_head *h, ptrdiff_t col)
 INLINE struct la_array
 across(const struct la_array *x, ptrdiff_t col)
 {
-    return (struct la_array){x->data + col * x->rs, x->cs, x->rs, x->type};
+    return transposed(shifted(x, col * x->rs));
 }
 
 INLINE ptrdiff_t

@@ -97,10 +97,8 @@ leave_checkpoints(const struct la_head *h,
 static struct la_array
 sums_of_group(const struct la_head *h, ptrdiff_t first)
 {
-    const ptrdiff_t size = sizeof(T), row = 2 * h->f * size;
-    const ptrdiff_t group = first / channel_group(h->all_m);
-    return (struct la_array){(char *)h->rates + group * h->n * row, row, size,
-                             LA_NATIVE};
+    const ptrdiff_t row = 2 * h->f, group = first / channel_group(h->all_m);
+    return block_array((struct block){(T *)h->rates + group * h->n * row, row});
 }
 
 /* dB and dC, of which the first tokens have keys, += those of a group. */

@@ -35,7 +35,7 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     r.o = take_row(arena, h->m);
     r.rotated_v = take_row(arena, h->m);
     r.rotated_o = take_row(arena, h->m);
-    r.beta.step = h->channels[LA_AT_beta];
+    r.beta.step = h->beta.has_channels;
     r.beta.rows.x = take_row(arena, r.beta.step ? h->m : 1);
     r.rotated_beta = take_row(arena, r.beta.step ? h->m : 1);
     r.scale = take(arena, 1, VL);
@@ -47,7 +47,7 @@ static int
 load_step_decay(const struct la_head *h, T *decay)
 {
     ivec resets = {0};
-    if (!h->channels[LA_AT_g]) {
+    if (!h->g.has_channels) {
         const vec g = vset1(load_token_number(&h->g)), all = vexp(g);
         for (ptrdiff_t l = 0; l < h->d; l += VL) {
             vstore(&decay[l], all);
@@ -66,7 +66,7 @@ load_step_decay(const struct la_head *h, T *decay)
 static void
 load_step_beta(const struct la_head *h, const struct beta *beta)
 {
-    if (h->channels[LA_AT_beta]) {
+    if (h->beta.has_channels) {
         load_token_plain(beta->rows.x, &h->beta, h->m);
     }
     else {

@@ -51,7 +51,7 @@ fused_gated_delta_step_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t values = heads.keys * heads.repeats;
     const ptrdiff_t channels = 2 * heads.keys * h->d + values * h->m;
     struct fused_gated_delta_scratch r;
-    r.g_step = h->channels[LA_AT_a] ? row_step(h->d) : 1;
+    r.g_step = h->a.has_channels ? row_step(h->d) : 1;
     r.x = take_row(arena, channels + VL);
     r.g = take(arena, 1, values * r.g_step + VL);
     r.beta = take_row(arena, values + VL);
@@ -106,12 +106,12 @@ load_gates(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     for (ptrdiff_t i = 0; i < values; i += VL) {
         vstore(&r->beta[i], beta_scale * vsigmoid(get(&beta, i, values - i)));
     }
-    for (ptrdiff_t i = 0; !h->channels[LA_AT_a] && i < values; i += VL) {
+    for (ptrdiff_t i = 0; !h->a.has_channels && i < values; i += VL) {
         const ptrdiff_t left = values - i;
         vstore(&r->g[i], log_decays(h, get(&a, i, left), get(&A_log, i, left),
                                     get(&dt_bias, i, left)));
     }
-    for (ptrdiff_t i = 0; h->channels[LA_AT_a] && i < values; i++) {
+    for (ptrdiff_t i = 0; h->a.has_channels && i < values; i++) {
         const struct la_array rate = shifted(&A_log, i * A_log.rs);
         const vec A = vset1(load_token_number(&rate));
         for (ptrdiff_t l = 0; l < h->d; l += VL) {
@@ -121,52 +121,42 @@ load_gates(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     }
 }
 
-/* The step of a run of heads of values from `value` on, counted like `key` from the
- * first of these heads. */
+/* The step of a run of heads of values from the one of that head of keys on, counted
+ * from the first of these heads. */
 static struct la_head
 step_run(const struct la_head *h, const struct fused_gated_delta_scratch *r,
-         const struct key_heads *heads, ptrdiff_t key, ptrdiff_t value)
+         const struct key_heads *heads, ptrdiff_t key)
 {
-    const ptrdiff_t keys = heads->keys * h->d, number = sizeof(T);
+    const ptrdiff_t keys = heads->keys * h->d, value = key * heads->repeats;
     const ptrdiff_t at = heads->after + value;
+    const ptrdiff_t next_keys = heads->repeats == 1 ? h->d : 0;
     struct la_head step = inner_head(h, &r->rest);
+    step.group = heads->repeats == 1 ? heads->keys : heads->repeats;
     step.d = step.all_d = h->d;
     step.m = step.all_m = h->m;
     step.map = h->map;
     step.scale = h->scale;
-    step.channels[LA_AT_g] = h->channels[LA_AT_a];
-    step.q = scratch_row(r->x + key * h->d);
-    step.k = scratch_row(r->x + keys + key * h->d);
-    step.v = scratch_row(r->x + 2 * keys + value * h->m);
-    step.g = scratch_row(r->g + value * r->g_step);
-    step.beta = scratch_row(r->beta + value);
-    step.o = scratch_row(r->o.x + value * r->o.ld);
-    step.s0 = shifted(&h->s0, at * h->steps[LA_AT_s0]);
-    step.s1 = shifted(&h->s1, at * h->steps[LA_AT_s1]);
-    step.steps[LA_AT_q] = step.steps[LA_AT_k] = h->d * number;
-    step.steps[LA_AT_v] = h->m * number;
-    step.steps[LA_AT_g] = r->g_step * number;
-    step.steps[LA_AT_beta] = number;
-    step.steps[LA_AT_o] = r->o.ld * number;
-    step.steps[LA_AT_s0] = h->steps[LA_AT_s0];
-    step.steps[LA_AT_s1] = h->steps[LA_AT_s1];
+    step.q = scratch_row(r->x + key * h->d, next_keys);
+    step.k = scratch_row(r->x + keys + key * h->d, next_keys);
+    step.v = scratch_row(r->x + 2 * keys + value * h->m, h->m);
+    step.g = scratch_row(r->g + value * r->g_step, r->g_step);
+    step.g.has_channels = h->a.has_channels;
+    step.beta = scratch_row(r->beta + value, 1);
+    step.o = scratch_row(r->o.x + value * r->o.ld, r->o.ld);
+    step.s0 = shifted(&h->s0, at * h->s0.step);
+    step.s1 = shifted(&h->s1, at * h->s1.step);
     return step;
 }
 
-/* The steps of all these heads; nonzero: stop. */
+/* The steps of all these heads; nonzero: stop.  One run computes those that share keys,
+ * or all if each has keys of its own. */
 static int
 step_heads(const struct la_head *h, const struct fused_gated_delta_scratch *r,
            const struct key_heads *heads)
 {
-    struct la_head step = step_run(h, r, heads, 0, 0);
-    if (heads->repeats == 1) { /* each has keys of its own */
-        step.group = heads->keys;
-        return run_gated_delta_step(&step);
-    }
-    for (ptrdiff_t key = 0; key < heads->keys; key++) {
-        step = step_run(h, r, heads, key, key * heads->repeats);
-        step.steps[LA_AT_q] = step.steps[LA_AT_k] = 0;
-        step.group = heads->repeats;
+    const ptrdiff_t runs = heads->repeats == 1 ? 1 : heads->keys;
+    for (ptrdiff_t key = 0; key < runs; key++) {
+        const struct la_head step = step_run(h, r, heads, key);
         if (run_gated_delta_step(&step)) {
             return 1;
         }

@@ -78,26 +78,21 @@ static int
 step_key_heads(const struct la_head *h, const struct fused_gated_scratch *r)
 {
     const ptrdiff_t values = h->n * h->m, keys = (h->sizes.c - values) / (2 * h->d);
-    const ptrdiff_t repeats = h->n / keys, number = sizeof(T);
+    const ptrdiff_t repeats = h->n / keys;
     struct la_head step = inner_head(h, &r->rest);
     step.d = step.all_d = h->d;
     step.m = step.all_m = h->m;
     step.scale = h->scale;
     step.group = repeats;
-    step.steps[LA_AT_v] = h->m * number;
-    step.steps[LA_AT_g] = number;
-    step.steps[LA_AT_o] = r->o.ld * number;
-    step.steps[LA_AT_s0] = h->steps[LA_AT_s0];
-    step.steps[LA_AT_s1] = h->steps[LA_AT_s1];
     for (ptrdiff_t key = 0; key < keys; key++) {
         const ptrdiff_t at = key * repeats;
-        step.k = scratch_row(r->x + values + key * h->d);
-        step.q = scratch_row(r->x + values + (keys + key) * h->d);
-        step.v = scratch_row(r->v + at * h->m);
-        step.g = scratch_row(r->g + at);
-        step.o = scratch_row(r->o.x + at * r->o.ld);
-        step.s0 = shifted(&h->s0, at * h->steps[LA_AT_s0]);
-        step.s1 = shifted(&h->s1, at * h->steps[LA_AT_s1]);
+        step.k = scratch_row(r->x + values + key * h->d, 0);
+        step.q = scratch_row(r->x + values + (keys + key) * h->d, 0);
+        step.v = scratch_row(r->v + at * h->m, h->m);
+        step.g = scratch_row(r->g + at, 1);
+        step.o = scratch_row(r->o.x + at * r->o.ld, r->o.ld);
+        step.s0 = shifted(&h->s0, at * h->s0.step);
+        step.s1 = shifted(&h->s1, at * h->s1.step);
         if (run_gated_step(&step)) {
             return 1;
         }

@@ -34,7 +34,7 @@ static int
 set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 {
     ivec resets = is_reset(g);
-    if (!h->channels[LA_AT_g]) {
+    if (!h->g.has_channels) {
         _Alignas(LA_ALIGN) T keep[VL], change[VL];
         decay_parts(g, (vec){0}, keep, change);
         for (ptrdiff_t l = 0; l < h->d; l += VL) {
@@ -54,7 +54,7 @@ set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
-    if (!h->channels[LA_AT_g]) {
+    if (!h->g.has_channels) {
         return set_decay(h, r, vset1(load_token_number(&h->g)));
     }
     load_token_plain(r->g, &h->g, h->d);

@@ -15,11 +15,14 @@
 #include "../maps/elementwise.h"
 #include "token.h"
 
-/* Numbers in scratch as a row of an operand. */
+/* Numbers in scratch as a row of an operand, and those `step` further on as that of the
+ * next head. */
 INLINE struct la_array
-scratch_row(T *x)
+scratch_row(T *x, ptrdiff_t step)
 {
-    return (struct la_array){(char *)x, 0, sizeof(T), LA_NATIVE};
+    struct la_array row = block_array((struct block){x, 0});
+    row.step = step * (ptrdiff_t)sizeof(T);
+    return row;
 }
 
 /* A la_head for a kernel that this one calls, with what remains of the scratch. */
@@ -70,7 +73,7 @@ convolve_token(const struct la_head *h, const struct arena *arena, ptrdiff_t fir
         return 0;
     }
     struct la_head conv = conv_head(h, arena, first, count);
-    conv.y = scratch_row(to);
+    conv.y = scratch_row(to, 0);
     return run_causal_conv1d_step(&conv);
 }
 

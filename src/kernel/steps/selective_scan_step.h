@@ -241,22 +241,21 @@ step_panel(const struct la_head *h, const struct selective_scan_step_scratch *r,
 }
 
 static int
-run_selective_scan_step(const struct la_head *given)
+run_selective_scan_step(const struct la_head *h)
 {
-    const struct la_head h = *given; /* which no write can change */
-    struct arena arena = {h.scratch, 0};
-    const struct selective_scan_step_scratch r = selective_scan_step_carve(&h, &arena);
+    struct arena arena = {h->scratch, 0};
+    const struct selective_scan_step_scratch r = selective_scan_step_carve(h, &arena);
     ptrdiff_t until_poll = 0;
-    load_vector(r.B, &h.B, h.f);
-    load_vector(r.C, &h.C, h.f);
-    for (ptrdiff_t col = 0; col < h.m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(&h, col, LA_SCAN_COLS);
-        if (give_up(&h, &until_poll, 8 * cols * tile_rows(&h))) {
+    load_vector(r.B, &h->B, h->f);
+    load_vector(r.C, &h->C, h->f);
+    for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
+        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        if (give_up(h, &until_poll, 8 * cols * tile_rows(h))) {
             return 1;
         }
-        load_channels(&h, &r, col, cols);
-        step_panel(&h, &r, col, cols);
-        store_channels(&h, &r, col, cols);
+        load_channels(h, &r, col, cols);
+        step_panel(h, &r, col, cols);
+        store_channels(h, &r, col, cols);
     }
     return 0;
 }

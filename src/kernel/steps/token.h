@@ -13,14 +13,13 @@
 INLINE void
 next_head(struct la_head *h)
 {
-    static const unsigned char moved[] = {
-        LA_AT_q,  LA_AT_k,  LA_AT_v, LA_AT_beta, LA_AT_erase, LA_AT_g, LA_AT_bonus,
-        LA_AT_s0, LA_AT_z0, LA_AT_o, LA_AT_s1,   LA_AT_z1,    LA_AT_a, LA_AT_b,
+    struct la_array *const moved[] = {
+        &h->q,  &h->k,  &h->v, &h->beta, &h->erase, &h->g, &h->bonus,
+        &h->s0, &h->z0, &h->o, &h->s1,   &h->z1,    &h->a, &h->b,
     };
-    for (size_t i = 0; i < sizeof(moved); i++) {
-        struct la_array *x = &h->arrays[moved[i]];
-        if (x->data != NULL) {
-            x->data += h->steps[moved[i]];
+    for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++) {
+        if (moved[i]->data != NULL) {
+            moved[i]->data += moved[i]->step;
         }
     }
 }

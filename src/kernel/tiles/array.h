@@ -4,7 +4,7 @@
 #define LA_ARRAY_H
 
 #include "../vectors/half.h"
-#include "../table.h"
+#include "block.h"
 
 /* Layout of a matrix: contiguous numbers within rows (by_rows), within columns
  * (by_columns), or neither. */
@@ -46,6 +46,26 @@ shifted(const struct la_array *x, ptrdiff_t step)
     struct la_array y = *x;
     y.data = x->data ? x->data + step : NULL;
     return y;
+}
+
+/* x^T; of one number per token, their row. */
+INLINE struct la_array
+transposed(struct la_array x)
+{
+    const ptrdiff_t rs = x.rs;
+    x.rs = x.cs;
+    x.cs = rs;
+    return x;
+}
+
+/* A block as an array. */
+INLINE struct la_array
+block_array(struct block x)
+{
+    return (struct la_array){.data = (char *)x.x,
+                             .rs = x.ld * (ptrdiff_t)sizeof(T),
+                             .cs = sizeof(T),
+                             .type = LA_NATIVE};
 }
 
 #endif

@@ -120,8 +120,7 @@ load_some_rows(struct block dst, const struct la_array *x, struct span t,
     }
     load_across(dst, x, t, cols);
     if (phi != phi_identity) {
-        const ptrdiff_t size = sizeof(T);
-        const struct la_array here = {(char *)dst.x, dst.ld * size, size, LA_NATIVE};
+        const struct la_array here = block_array(dst);
         load_by_rows(dst, &here, rows_from(0, t.rows), cols, phi, LA_NATIVE);
     }
 }
@@ -149,10 +148,10 @@ INLINE struct la_array
 load_tile(T copy[], const struct la_array *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
           ptrdiff_t cols)
 {
-    const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+    const struct la_array part = shifted(x, j * x->cs);
     load_across((struct block){copy, VL}, &part, rows_from(i, rows),
                 cols - j < VL ? cols - j : VL);
-    return (struct la_array){(char *)copy, LA_VBYTES, sizeof(T), LA_NATIVE};
+    return block_array((struct block){copy, VL});
 }
 
 /* Columns [j, j + VL) of row i of x, with zeros past `cols`. */
@@ -318,7 +317,7 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
 INLINE void
 load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
 {
-    const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    const struct la_array all = transposed(shifted(x, t.first * x->rs));
     load_plain((struct block){row, LA_CHUNK_MAX}, &all, rows_from(0, 1), t.rows);
 }
 
@@ -326,7 +325,7 @@ load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
 INLINE void
 load_token_row(T *row, const struct la_array *x, struct span t)
 {
-    const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    const struct la_array all = transposed(shifted(x, t.first * x->rs));
     load_row(row, round_up(t.rows, VL), &all, 0, t.rows);
 }
 
@@ -334,7 +333,7 @@ load_token_row(T *row, const struct la_array *x, struct span t)
 static void
 store_numbers(const struct la_array *x, struct span t, T *src)
 {
-    const struct la_array row = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    const struct la_array row = transposed(shifted(x, t.first * x->rs));
     store_rows(&row, rows_from(0, 1), t.rows, (struct block){src, 0}, NULL);
 }
 

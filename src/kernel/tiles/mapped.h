@@ -82,8 +82,7 @@ inverse_norms(const struct la_array *x, ptrdiff_t first, ptrdiff_t some, ptrdiff
 static void
 phi_l2norm(struct block y, ptrdiff_t rows, ptrdiff_t cols)
 {
-    const struct la_array x = {(char *)y.x, y.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                               LA_NATIVE};
+    const struct la_array x = block_array(y);
     for (ptrdiff_t first = 0; first < rows; first += VL) {
         const ptrdiff_t some = rows - first < VL ? rows - first : VL;
         _Alignas(LA_ALIGN) T r[VL];

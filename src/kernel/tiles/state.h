@@ -57,7 +57,7 @@ load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     }
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        const struct la_array part = shifted(x, j * x->cs);
         const struct block tile = {state_at(s, K, W, 0, j), width};
         load_plain(tile, &part, rows_from(0, K), m - j < width ? m - j : width);
     }
@@ -70,7 +70,7 @@ store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     const ptrdiff_t W = round_up(m, VL);
     for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        const struct la_array part = shifted(x, j * x->cs);
         const struct block tile = {state_at(s, K, W, 0, j), width};
         store_rows(&part, rows_from(0, K), m - j < width ? m - j : width, tile, NULL);
     }
@@ -99,8 +99,8 @@ static void
 store_states(const struct la_head *h, T *s, T *z)
 {
     for (ptrdiff_t g = 0; g < h->group; g++) {
-        const struct la_array s1 = shifted(&h->s1, g * h->steps[LA_AT_s1]);
-        const struct la_array z1 = shifted(&h->z1, g * h->steps[LA_AT_z1]);
+        const struct la_array s1 = shifted(&h->s1, g * h->s1.step);
+        const struct la_array z1 = shifted(&h->z1, g * h->z1.step);
         store_state(&s1, s, h->d, h->m);
         store_vector(&z1, z, h->d);
     }

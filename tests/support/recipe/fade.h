@@ -23,7 +23,7 @@ fade_carve(const struct la_head *h, struct arena *arena)
         .q = take_row(arena, h->d),
         .k = take_row(arena, h->d),
         .v = take_row(arena, h->m),
-        .rate = take_row(arena, h->channels[LA_AT_rate] ? h->d : 1),
+        .rate = take_row(arena, h->rate.has_channels ? h->d : 1),
         .c = take_row(arena, h->d),
         .o = take_row(arena, h->m),
         .s = take_block(arena, round_up(h->d, MR), h->m),
@@ -53,7 +53,7 @@ static void
 fade_load(const struct la_head *h, const struct fade_scratch *r, ptrdiff_t i,
           int has_key)
 {
-    const int channels = h->channels[LA_AT_rate];
+    const int channels = h->rate.has_channels;
     load_row(r->q, row_step(h->d), &h->q, i, h->d);
     clear(r->k, row_step(h->d));
     clear(r->v, row_step(h->m));

@@ -27,7 +27,7 @@ fade_backward_carve(const struct la_head *h, struct arena *arena)
         .dq = take_row(arena, h->d),
         .dk = take_row(arena, h->d),
         .dv = take_row(arena, h->m),
-        .drate = take_row(arena, h->channels[LA_AT_rate] ? h->d : 1),
+        .drate = take_row(arena, h->rate.has_channels ? h->d : 1),
         .states = take_block(arena, h->n * h->d, h->m),
     };
 }
@@ -55,7 +55,7 @@ fade_token_backward(const struct la_head *h, const struct fade_backward_scratch 
                     ptrdiff_t i)
 {
     const struct fade_scratch *x = &r->token;
-    const int channels = h->channels[LA_AT_rate];
+    const int channels = h->rate.has_channels;
     const T scale = (T)h->scale;
     clear(r->dv, row_step(h->m));
     clear(r->drate, row_step(channels ? h->d : 1));
@@ -89,7 +89,7 @@ fade_store_gradients(const struct la_head *h, const struct fade_backward_scratch
     store_rows(&h->dq, one, h->d, (struct block){r->dq, 0}, NULL);
     store_rows(&h->dk, one, h->d, (struct block){r->dk, 0}, NULL);
     store_rows(&h->dv, one, h->m, (struct block){r->dv, 0}, NULL);
-    store_rows(&h->drate, one, h->channels[LA_AT_rate] ? h->d : 1,
+    store_rows(&h->drate, one, h->rate.has_channels ? h->d : 1,
                (struct block){r->drate, 0}, NULL);
 }
 
