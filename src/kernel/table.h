@@ -101,7 +101,7 @@ enum la_operand {
 };
 
 /* The largest number of operands of a signature. */
-enum { LA_MAX_OPERANDS = 26 };
+enum { LA_MAX_OPERANDS = 27 };
 
 struct la_fetch;
 
