@@ -49,8 +49,9 @@ def momentum_delta() -> None:
     -----
     12 n d m floating-point operations per head, token by token, and two exponentials per token;
     scratch of 2 d m numbers per thread.  A sequence that is cut anywhere and resumed, and one that
-    is computed by steps, has the same bits as the whole.  A gate of -inf resets the memory, or the
-    momentum, to exactly 0 even if it holds inf or NaN; what p reads before that still counts.
+    is computed by steps, has the same bits as the whole.  The state is rounded at every token, so
+    that errors add up, slowly, over thousands of tokens that nothing erases.  A gate of -inf keeps
+    only what the token itself writes, which is inf or NaN if what p reads is.
 
     References
     ----------

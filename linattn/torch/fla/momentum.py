@@ -31,7 +31,7 @@ _PARAMETERS = (
 @family(
     "momentum_delta",
     {
-        "chunk_momentum_delta_rule": f"{_PARAMETERS} chunk_size",
+        "chunk_momentum_delta_rule": f"{_PARAMETERS} chunk_size=64",
         "fused_recurrent_momentum_delta_rule": _PARAMETERS,
     },
     types={
