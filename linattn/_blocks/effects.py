@@ -168,7 +168,7 @@ def compose(first: Any, second: Any) -> Any:
 
 def stacked(s: Any, z: Any) -> Any:
     """s above z."""
-    return s.__array_namespace__().concat([s, z], -2)
+    return s.__array_namespace__().concat([s, z], axis=-2)
 
 
 def pack(element: AnyElement) -> Any:

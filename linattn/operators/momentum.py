@@ -55,7 +55,8 @@ def momentum_delta() -> None:
 
     References
     ----------
-    flash-linear-attention, ``fla.ops.momentum_delta_rule``, 2026
+    "Momentum DeltaNet", arXiv:2605.05838, 2026, as flash-linear-attention's
+    ``momentum_delta_rule`` computes it
 
     Examples
     --------

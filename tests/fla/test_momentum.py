@@ -1,7 +1,9 @@
 """The delta rule with momentum in linattn.torch.fla."""
 
+import importlib
 from itertools import pairwise
 
+import fla_package
 import fla_twins as twins
 import pytest
 
@@ -10,6 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from fla_cases import CUTS, B, H, K, T, V, norm, rand  # noqa: E402
 from fla_twins import near  # noqa: E402
 
+import linattn.torch  # noqa: E402
 from linattn.torch import fla  # noqa: E402
 
 FORMS = "chunk", "fused_recurrent"
@@ -82,6 +85,24 @@ def test_packed():
         want, state = twins.momentum(**part, start=own)
         near(o[:, begin:last], want, TOLERANCE)
         near(end[:, i : i + 1], state, TOLERANCE)
+
+
+@fla_package.NEEDED
+def test_layer_of_fla():
+    """fla's own layer with `patch_fla`: in both modes, and in pieces with its cache."""
+    torch.manual_seed(0)
+    modeling, x = importlib.import_module("fla.layers.momentum_deltanet"), torch.randn(2, 20, 64)
+    cache = importlib.import_module("fla.models.utils").Cache()
+    with linattn.torch.patch_fla(), torch.no_grad():
+        layer = modeling.MomentumDeltaNet(hidden_size=64, num_heads=2, head_dim=32, layer_idx=0)
+        whole, *_ = layer.eval()(x)
+        layer.mode = "fused_recurrent"
+        assert torch.equal(layer(x)[0], whole)
+        out = []
+        for piece in x.split([12, *[1] * 8], 1):
+            o, _, cache = layer(piece, past_key_values=cache, use_cache=True)
+            out.append(o)
+    near(torch.cat(out, 1), whole, 1e-5)
 
 
 def test_16_bits():

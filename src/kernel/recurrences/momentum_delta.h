@@ -3,7 +3,7 @@
  *    E_i = v_i - S_{i-1}^T p_i
  *    M_i = exp(mu_i) M_{i-1} - eta_i k_i E_i^T
  *    S_i = exp(g_i) S_{i-1} - beta_i M_i,  o_i = scale S_i^T q_i
- *                                                       fla, momentum_delta_rule
+ *                                       Momentum DeltaNet 2026, arXiv:2605.05838
  *
  * q, k, p (n,d), v, o (n,m), g, mu, beta, eta (n).  The state's s and z (d,m) are S and
  * M.  A chunk would take as many multiply-adds as its tokens one by one, six per number
