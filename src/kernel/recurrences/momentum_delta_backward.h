@@ -61,6 +61,19 @@ momentum_whole(const struct la_head *h)
     return 2 * round_up(h->d, MR) * round_up(h->m, VL);
 }
 
+/* The state of a panel after the tokens t.  Nonzero: stop. */
+INLINE int
+momentum_scan(const struct la_head *h, const struct momentum_backward_scratch *r,
+              struct span t, ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
+{
+    if (give_up(h, until_poll, 5 * t.rows * h->d * nr * VL)) {
+        return 1;
+    }
+    momentum_tokens(h, &r->rows, keys_left(h, t), col, momentum_at(r->state, h, col), 0,
+                    nr, 0, t.ahead);
+    return 0;
+}
+
 /* The checkpoints.  The last block need not be scanned. */
 static int
 leave_momentum(const struct la_head *h, const struct momentum_backward_scratch *r,
@@ -76,13 +89,12 @@ leave_momentum(const struct la_head *h, const struct momentum_backward_scratch *
         if (t.next >= h->n) {
             break;
         }
-        if (give_up(h, until_poll, 5 * t.rows * h->d * h->m)) {
+        load_momentum_rows(h, &r->rows, t);
+        int stop = 0;
+        LA_BY_PANELS(h->m, stop = stop || momentum_scan(h, r, t, col, nr, until_poll));
+        if (stop) {
             return 1;
         }
-        load_momentum_rows(h, &r->rows, t);
-        LA_BY_PANELS(h->m,
-                     momentum_tokens(h, &r->rows, keys_left(h, t), col,
-                                     momentum_at(r->state, h, col), 0, nr, 0, &look));
     }
     return 0;
 }
@@ -256,19 +268,23 @@ momentum_token_back(const struct la_head *h, const struct momentum_backward_scra
     r->dbeta[i] += sum_lanes(b.dbeta);
 }
 
-/* A panel of a block: its states, and its tokens in reverse. */
-INLINE void
+/* A panel of a block: its states, and its tokens in reverse.  Nonzero: stop. */
+INLINE int
 momentum_panel_back(const struct la_head *h, const struct momentum_backward_scratch *r,
-                    struct span t, ptrdiff_t col, const int nr)
+                    struct span t, ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
 {
     const ptrdiff_t keys = keys_left(h, t), size = momentum_size(h, nr);
     T *const first = r->checkpoints + t.first / r->interval * momentum_whole(h);
+    if (give_up(h, until_poll, 20 * t.rows * h->d * nr * VL)) {
+        return 1;
+    }
     memcpy(r->states, momentum_at(first, h, col), (size_t)size * sizeof(T));
     momentum_tokens(h, &r->rows, keys, col, r->states, size, nr, 0, t.ahead);
     for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
         la_fetch_some(t.ahead);
         momentum_token_back(h, r, i, keys, col, nr);
     }
+    return 0;
 }
 
 /* x <- exp of the gate times x; 0 where that is 0. */
@@ -308,11 +324,12 @@ store_momentum_gradients(const struct la_head *h,
     store_numbers(&h->deta, t, r->deta);
 }
 
-/* The block of tokens t. */
-static void
+/* The block of tokens t.  Nonzero: stop. */
+static int
 momentum_block_back(const struct la_head *h, const struct momentum_backward_scratch *r,
-                    struct span t)
+                    struct span t, ptrdiff_t *until_poll)
 {
+    int stop = 0;
     const ptrdiff_t all = round_up(t.rows, MR);
     T *const sums[] = {r->dg, r->dmu, r->dbeta};
     struct span one = t;
@@ -326,8 +343,12 @@ momentum_block_back(const struct la_head *h, const struct momentum_backward_scra
         clear(sums[i], row_step(r->interval));
     }
     scale_rows(r->rows.q, t.rows, r->scale);
-    LA_BY_PANELS(h->m, momentum_panel_back(h, r, t, col, nr));
-    store_momentum_gradients(h, r, one);
+    LA_BY_PANELS(h->m,
+                 stop = stop || momentum_panel_back(h, r, t, col, nr, until_poll));
+    if (!stop) {
+        store_momentum_gradients(h, r, one);
+    }
+    return stop;
 }
 
 static int
@@ -347,12 +368,11 @@ run_momentum_delta_backward(const struct la_head *h)
     LA_BY_PANELS(h->m, load_momentum(momentum_at(r.grad, h, col), h, &h->grad_s,
                                      &h->grad_z, col, nr));
     for (ptrdiff_t i = last; i >= 0; i -= r.interval) {
-        if (give_up(h, &until_poll, 20 * r.interval * h->d * h->m)) {
-            return 1;
-        }
         const struct span t =
             span(i, r.interval, i - r.interval, h->n, i > 0 ? &look : NULL);
-        momentum_block_back(h, &r, t);
+        if (momentum_block_back(h, &r, t, &until_poll)) {
+            return 1;
+        }
     }
     LA_BY_PANELS(h->m, store_momentum(&h->ds0, &h->dz0, momentum_at(r.grad, h, col), h,
                                       col, nr));

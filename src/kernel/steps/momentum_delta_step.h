@@ -27,14 +27,18 @@ momentum_delta_step_carve(const struct la_head *h, struct arena *arena)
     };
 }
 
-/* Columns of a state through scratch. */
-INLINE void
+/* Columns of a state through scratch.  Nonzero: stop. */
+INLINE int
 momentum_step_panel(const struct la_head *h, const struct momentum_step_scratch *r,
-                    ptrdiff_t col, const int nr)
+                    ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
 {
+    if (give_up(h, until_poll, 16 * h->d * nr * VL)) {
+        return 1;
+    }
     load_momentum(r->panel, h, &h->s0, &h->z0, col, nr);
     momentum_outputs(h, &r->rows, 1, 1, col, r->panel, nr, NULL);
     store_momentum(&h->s1, &h->z1, r->panel, h, col, nr);
+    return 0;
 }
 
 /* Columns of a state whose rows are contiguous. */
@@ -46,13 +50,17 @@ momentum_here(const struct la_array *s, const struct la_array *m, ptrdiff_t col)
                                    s->rs / size};
 }
 
-INLINE void
+/* Such columns where they lie.  Nonzero: stop. */
+INLINE int
 momentum_step_tile(const struct la_head *h, const struct momentum_step_scratch *r,
-                   ptrdiff_t col, const int nr)
+                   ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
 {
     const struct momentum_panel from = momentum_here(&h->s0, &h->z0, col);
     const struct momentum_panel to = momentum_here(&h->s1, &h->z1, col);
     vec e[LA_STEP_NR], o[LA_STEP_NR];
+    if (give_up(h, until_poll, 8 * h->d * nr * VL)) {
+        return 1;
+    }
     read_panel(e, from.s, from.ld, r->rows.p.x, h->d, nr);
     LA_EACH(j, nr) {
         e[j] = vload(&r->rows.v.x[col + j * VL]) - e[j];
@@ -61,6 +69,7 @@ momentum_step_tile(const struct la_head *h, const struct momentum_step_scratch *
     LA_EACH(j, nr) {
         vstore(&r->rows.o.x[col + j * VL], o[j]);
     }
+    return 0;
 }
 
 /* Whether s and m lie as panels do: whole vectors, with the same row step. */
@@ -76,12 +85,20 @@ run_momentum_delta_step(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct momentum_step_scratch r = momentum_delta_step_carve(h, &arena);
     const T scale = (T)h->scale;
+    ptrdiff_t until_poll = LA_POLL; /* the caller has just polled */
+    int stop = 0;
     load_momentum_rows(h, &r.rows, rows_from(0, 1));
     if (lie_as_panels(&h->s0, &h->z0, h->m) && lie_as_panels(&h->s1, &h->z1, h->m)) {
-        LA_BY_STEP_TILES(h->m, (void)some; momentum_step_tile(h, &r, col, nr));
+        LA_BY_STEP_TILES(h->m, (void)some;
+                         stop =
+                             stop || momentum_step_tile(h, &r, col, nr, &until_poll));
     }
     else {
-        LA_BY_PANELS(h->m, momentum_step_panel(h, &r, col, nr));
+        LA_BY_PANELS(h->m,
+                     stop = stop || momentum_step_panel(h, &r, col, nr, &until_poll));
+    }
+    if (stop) {
+        return 1;
     }
     store_rows(&h->o, rows_from(0, 1), h->m, r.rows.o, &scale);
     return 0;
