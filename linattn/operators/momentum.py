@@ -87,7 +87,8 @@ def momentum_delta_backward() -> None:
     Notes
     -----
     About 44 n d m floating-point operations per head.  Memory beyond the arrays: sqrt(n) states of
-    2 d m numbers per thread, and as many of 64 d (AVX-512 in float32; others less).
+    2 d m numbers per thread, as many parts of them of 32 d numbers at most, and sqrt(n) rows of
+    all operands.
 
     dg and dmu are sums of products of what decays and its gradient, not differences of long sums.
     They are as accurate as the other gradients, and exactly 0 if either factor is 0.
