@@ -45,6 +45,7 @@ else:
     from .operators.linear_scan import linear_scan, linear_scan_backward, linear_scan_step
     from .operators.linformer import linformer, linformer_backward
     from .operators.mlstm import mlstm, mlstm_backward, mlstm_step
+    from .operators.momentum import momentum_delta, momentum_delta_backward, momentum_delta_step
     from .operators.selective_scan import (
         selective_scan,
         selective_scan_backward,
@@ -97,6 +98,9 @@ __all__ = [
     "mlstm",
     "mlstm_backward",
     "mlstm_step",
+    "momentum_delta",
+    "momentum_delta_backward",
+    "momentum_delta_step",
     "noncausal",
     "noncausal_backward",
     "selective_scan",

@@ -110,15 +110,17 @@ def run_recurrence(rule: TableCase, gradient: bool, kind: str) -> Callable:
         arrays = rule.operands((), n, d=WIDTH, m=WIDTH)
         rng = np.random.default_rng(0)
         for name in arrays if kind != "normal" else ():
-            if name not in ("b", "beta", "g"):
+            if name not in ("b", "beta", "g", "p", "mu", "eta"):
                 x = draw(rng, name, arrays[name].shape, kind)
                 short = name in ("k", "a", "erase")
                 size = np.linalg.norm(x, axis=-1, keepdims=True) if short else 1
                 arrays[name] = x / np.maximum(size, 1)
         if "b" in arrays:
             arrays["b"] = -arrays["a"] * rng.random((n, 1))
+        if "p" in arrays:
+            arrays["p"] = arrays["k"] * rng.random((n, 1))
         arrays = {name: x.astype(dtype) for name, x in arrays.items()}
-        for name in {"g", "bonus"} & {*arrays}:
+        for name in {"g", "mu", "bonus"} & {*arrays}:
             arrays[name] = arrays[name].astype(working(dtype))
         exact = call(reference, {x: y.astype(np.longdouble) for x, y in arrays.items()})
         if rule.name == "gated":

@@ -43,11 +43,12 @@ def call(case: Any, name: str, reverse: bool, n: int, heads: int, width: int) ->
     function = getattr(importlib.import_module(module), name)
     operands = importlib.import_module("fla_naive").operands
     given = operands(case.operands, batch=1, n=n, heads=heads, width=width)
+    options = case.given | (case.own if name == case.function else {})
     for x in given:
         x.requires_grad_(reverse)
 
     def run() -> None:
-        o = function(*given, **case.given)
+        o = function(*given, **options)
         if reverse:
             o[0].sum().backward()
 

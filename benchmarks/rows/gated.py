@@ -22,7 +22,7 @@ SHAPES = {64: HEADS8, 128: (16, 2048, 128)}
 #: Operands besides q, k and v.
 MORE = {
     "causal": (), "delta": ("beta",), "gated": ("g",), "gated_delta": ("g", "beta"),
-    "dplr": ("a", "b", "g"),
+    "dplr": ("a", "b", "g"), "momentum_delta": ("p", "g", "mu", "beta", "eta"),
 }  # fmt: skip
 #: The operator without gates, and the goals against it: a gate per token, and by channel.
 RULES = {
@@ -33,10 +33,11 @@ KINDS = ((False, ""), (True, " by channel"))
 
 
 def arrays(heads: int, n: int, d: int, channels: bool = False) -> dict[str, np.ndarray]:
-    """Operands by name, those of dplr included."""
+    """Operands by name, those of dplr and momentum_delta included."""
     x = draw(heads, n, d, channels=channels)
     kappa = np.roll(x["k"], 1, 0 if heads > 1 else 1)
-    return x | {"a": -kappa, "b": kappa * x["beta"][..., None]}
+    momentum = {"p": x["k"], "mu": 2 * x["g"], "eta": 1 - x["beta"]}
+    return x | {"a": -kappa, "b": kappa * x["beta"][..., None]} | momentum
 
 
 def taken(x: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
@@ -57,7 +58,7 @@ def against_plain(name: str, plain: str, channels: bool, *sizes: int) -> Calls:
 def backward(name: str, channels: bool, *sizes: int) -> Calls:
     """Into existing arrays: page faults of new ones vary at random."""
     x = arrays(*sizes, channels)
-    operands, end = taken(x, name), "" if name == "dplr" else "_identity"
+    operands, end = taken(x, name), "" if name in ("dplr", "momentum_delta") else "_identity"
     variant = f"{name}{'_key_channels' if channels else ''}"
     first, reverse = (getattr(linattn.ufuncs, f"{variant}{y}{end}") for y in ("", "_backward"))
     outs = tuple(map(np.empty_like, operands))
@@ -212,6 +213,12 @@ ROWS = [
     *(Row(f"{name}_backward / {name}{kind}, d = {d}", partial(backward, name, channels), sizes,
           goal=3.5)
       for d, sizes in SHAPES.items() for name in RULES for channels, kind in KINDS),
+    *(Row(f"momentum_delta / gated_delta, d = {d}",
+          partial(against_plain, "momentum_delta", "gated_delta", False), sizes, goal=2.2)
+      for d, sizes in SHAPES.items()),
+    *(Row(f"momentum_delta_backward / momentum_delta, d = {d}",
+          partial(backward, "momentum_delta", False), sizes, goal=6.0)
+      for d, sizes in SHAPES.items()),
     *(Row(f"{dtype} {name} / float32", partial(half, name, dtype), peers=[ML_DTYPES], goal=1.0)
       for name in RULES for dtype in ("float16", "bfloat16")),
     *(Row(f"{name}_step{kind} / step, 32 heads in place", partial(step, name, channels), (32, 64),

@@ -27,7 +27,7 @@ from .._core.gradient_sums import clear_padding, sum_all, summed
 from .._core.gufuncs import quiet, run, ufuncs
 from .._core.products import product, transposed_product
 from .._states.state_arrays import State
-from .effects import Element, ScaledElement
+from .effects import Element, ScaledElement, StackedElement, stacked
 
 if TYPE_CHECKING:
     from .._call.recurrence import Operands
@@ -45,7 +45,9 @@ class Settings(NamedTuple):
 
 
 @quiet
-def element(call: Settings, operands: Operands, key_lengths: Any) -> Element | ScaledElement:
+def element(
+    call: Settings, operands: Operands, key_lengths: Any
+) -> Element | StackedElement | ScaledElement:
     """The effect of a block on the state."""
     r, options = RECURRENCES[call.name], call.options
     if r.transition == "identity":
@@ -110,13 +112,15 @@ def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
 def effect(
     r: Recurrence, operands: Operands, end_of: Callable[..., State], dtype: DType | None, *,
     xp: Any = np, key_lengths: Any = None, normalize: bool = True,
-) -> Element | ScaledElement:  # fmt: skip
+) -> Element | StackedElement | ScaledElement:  # fmt: skip
     """The element of operands that are arrays of ``xp``; ``end_of(operands, state)`` is the state
     after them, whose dtype has to be known if it has a log scale."""
     if r.decay is not None:
         return _scaled_effect(r, operands, end_of, dtype, xp, key_lengths, normalize)
     end = end_of(operands, None)
     a = _transition(r, operands, end, end_of, xp, key_lengths)
+    if r.stacked:
+        return StackedElement(a, end.s, end.z)
     return Element(a, end.s, end.z, r.transition == "matrix")
 
 
@@ -190,6 +194,10 @@ def _transition(
                 "each"
             )
     f = end.s.shape[-2]
+    if r.stacked:
+        one = xp.eye(2 * f, dtype=end.s.dtype)
+        end = end_of(_unwritten(given, "v", xp, 2 * f), State(one[:f], one[f:]))
+        return stacked(end.s, end.z)
     return end_of(_unwritten(given, "v", xp, f), State(xp.eye(f, dtype=end.s.dtype))).s
 
 

@@ -46,6 +46,29 @@ class Element(NamedTuple):
         return s if self.a is None else self.a @ s if self.matrix else self.a * s
 
 
+class StackedElement(NamedTuple):
+    """``[s; z] -> a [s; z] + [s0; z0]``, of a state of two arrays (..., f, m)."""
+
+    a: Any  # (..., 2 f, 2 f)
+    s: Any
+    z: Any
+
+    @quiet
+    def after(self, state: State | None) -> State:
+        if state is None:
+            return State(self.s, self.z)
+        f, both = self.s.shape[-2], self.a @ stacked(*state[:2])
+        return State(both[..., :f, :] + self.s, both[..., f:, :] + self.z)
+
+    @quiet
+    def behind(self, first: StackedElement) -> StackedElement:
+        return StackedElement(self.a @ first.a, *self.after(State(first.s, first.z))[:2])
+
+    def turned(self, grad: State, start: State | None) -> StackedElement:
+        """The same map with a transposed; its own part is ``grad``."""
+        return StackedElement(self.a.mT, grad.s, grad.z)
+
+
 class ScaledElement(NamedTuple):
     """The effect on a state under a log scale: the memory is ``e^log_scale s``.
 
@@ -135,12 +158,17 @@ class ScaledGradient(NamedTuple):
         return s, z, self.t + np.where(self.kept != 0, t, 0)
 
 
-AnyElement: TypeAlias = Element | ScaledElement | ScaledGradient
+AnyElement: TypeAlias = Element | StackedElement | ScaledElement | ScaledGradient
 
 
 def compose(first: Any, second: Any) -> Any:
     """The element of two consecutive blocks."""
     return second.behind(first)
+
+
+def stacked(s: Any, z: Any) -> Any:
+    """s above z."""
+    return s.__array_namespace__().concat([s, z], axis=-2)
 
 
 def pack(element: AnyElement) -> Any:

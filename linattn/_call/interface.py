@@ -36,6 +36,7 @@ class Interface:
     present: Mapping[bool, Mapping[str, str]]  #: of those that a state has, by ``normalize``
     first: float = -math.inf  #: log_scale of the state before all tokens
     decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
+    stacked: bool = False  #: whether a state's z has the axes of s, and a block mixes the two
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
     one_array: bool = False  #: whether a state is an array, not a `State`
 

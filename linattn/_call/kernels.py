@@ -80,6 +80,7 @@ class Kernels(Interface):
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
         self.fields = dict(row["state"] or operators["causal"]["state"])
+        self.stacked = transition == "matrix" and self.fields.get("z") == self.fields["s"]
         #: Those that a state has, by ``normalize``.
         self.present = {
             normalize: {

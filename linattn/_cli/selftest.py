@@ -142,11 +142,13 @@ def _of_recurrence(
         shape = heads, *(sizes[x] for x in row.dims)
         draw = rng.standard_normal if row in r.operands[: r.layout.leading] else rng.random
         draw = rng.random if row.name in ("a", "dt", "A") else draw
-        arrays[row.name] = -draw(shape) if row.name in ("g", "A") else draw(shape)
+        arrays[row.name] = -draw(shape) if row.name in ("g", "mu", "A") else draw(shape)
     if r.transition == "matrix" and "k" in arrays:
         arrays["k"] /= np.linalg.norm(arrays["k"], axis=-1, keepdims=True)
         if "a" in arrays:
             arrays |= {"a": -arrays["k"], "b": arrays["k"] * rng.random((heads, sizes["n"], 1))}
+        if "p" in arrays:
+            arrays["p"] = arrays["k"]
     if method == "step":
         token = (
             x[:, 0] if "n" in row.dims else x for row, x in zip(rows, arrays.values(), strict=True)

@@ -124,7 +124,8 @@ def named(
         elif x is None and any_scale and field == "log_scale":
             pass
         elif x is None and (pooled or (field == "z" and not scaled)):
-            why = "" if pooled else ", as normalize is True"
+            own = len(cores[field]) == len(cores["s"])  # no normaliser
+            why = "" if pooled or own else ", as normalize is True"
             raise ValueError(f"{function}: {name}.{field} is None; expected an array{why}")
         else:
             found[f"{name}.{field}"] = x

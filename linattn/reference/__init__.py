@@ -33,6 +33,7 @@ from .gated_rules import (
     gated_delta_step,
 )
 from .linear import causal, causal_backward, noncausal, noncausal_backward, step
+from .momentum import momentum_delta, momentum_delta_backward, momentum_delta_step
 from .rwkv import wkv, wkv_backward, wkv_step
 from .scan import (
     linear_scan,
@@ -76,6 +77,9 @@ __all__ = [
     "mlstm",
     "mlstm_backward",
     "mlstm_step",
+    "momentum_delta",
+    "momentum_delta_backward",
+    "momentum_delta_step",
     "noncausal",
     "noncausal_backward",
     "rescaled_features",

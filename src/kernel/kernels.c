@@ -30,6 +30,8 @@
 #include "recurrences/gated_delta_backward.h"
 #include "recurrences/mlstm.h"
 #include "recurrences/mlstm_backward.h"
+#include "recurrences/momentum_delta.h"
+#include "recurrences/momentum_delta_backward.h"
 #include "recurrences/rescaled_causal.h"
 #include "recurrences/rescaled_causal_backward.h"
 #include "attention/noncausal.h"
@@ -40,6 +42,7 @@
 #include "steps/fused_gated_step.h"
 #include "steps/gated_step.h"
 #include "steps/mlstm_step.h"
+#include "steps/momentum_delta_step.h"
 #include "steps/selective_scan_step.h"
 #include "steps/step.h"
 

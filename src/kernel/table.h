@@ -91,7 +91,7 @@ struct la_array {
 };
 
 /* The largest number of operands of a signature. */
-enum { LA_MAX_OPERANDS = 26 };
+enum { LA_MAX_OPERANDS = 27 };
 
 struct la_fetch;
 

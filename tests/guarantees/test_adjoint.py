@@ -8,7 +8,7 @@ from adjoint import check
 from cases import MAPS, SIGNED
 from gated_calls import GATES
 from operands import dims, kinds, twin
-from states import flat
+from states import drawn, flat
 
 import linattn
 from linattn import State
@@ -64,10 +64,7 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
         *list(arrays.values())[: max(2, RECURRENCES[name].layout.leading)], operator=name,
         feature_map=feature_map or "elu",
     ).s.shape  # fmt: skip
-    first, last = (
-        State(rng.standard_normal(core), rng.random(core[:-1]) + 1 if normalize else None)
-        for _ in range(2)
-    )
+    first, last = (drawn(RECURRENCES[name], rng, core, normalize) for _ in range(2))
 
     def forward(*moved):
         given = dict(zip(arrays, moved, strict=False))

@@ -8,7 +8,7 @@ import pytest
 from bounds import close, softmax_units
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from states import assert_same, flat
+from states import assert_same, drawn, flat
 from table import ATTENTION, CASES, ROUNDINGS, RULES, allowed
 
 import linattn
@@ -168,10 +168,7 @@ def test_adjoint(rule, sizes, seed, gates):
     arrays = rule.operands((), n, d=d, m=m, seed=seed, gates=gates)
     rng = np.random.default_rng(seed)
     normalize = rule.options.get("normalize", False)
-    first, last = (
-        State(rng.standard_normal(rule.core(d, m)), rng.random(d) + 1 if normalize else None)
-        for _ in range(2)
-    )
+    first, last = (drawn(rule.row, rng, rule.core(d, m), normalize) for _ in range(2))
     leaves = {name: x for name, x in arrays.items() if name != "grad_out"}
 
     def twin(*moved):

@@ -66,6 +66,7 @@ class Row(NamedTuple):
         state = given.pop("state", None)
         if state is not None:
             z = (np.zeros((*state.shape[:-1],), state.dtype),) if options.get("normalize") else ()
+            z = (0 * state,) if RECURRENCES[self.name].stacked else z
             options["initial_state"] = linattn.State(state, *z)
         f = getattr(module, f"{self.name}_backward")
         grads = list(f(*given.values(), grad, **after, **options))

@@ -87,7 +87,9 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
     gated = rule.name == "gated"
     if rule.name == "delta":  # the gradient through l2norm is a difference
         rule = rule._replace(options=rule.options | {"feature_map": "identity"})
-    names = [x for x in rule.letters if x not in ("g", "bonus")]
+    gates = [x for x in ("g", "mu") if x in rule.letters]
+    names = [x for x in rule.letters if x not in ("g", "mu", "bonus")]
+    by_token = rule.name == "momentum_delta"  # rounds its state at each
 
     def errors(arrays):
         n = len(arrays["v"])
@@ -96,12 +98,15 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
             given[x] = given[x] / np.linalg.norm(given[x], axis=-1, keepdims=True)
         if "b" in given:
             given["b"] = -given["a"] * abs(given["b"][:, :1]) / abs(given["b"]).max()
-        if "beta" in given:
-            beta = abs(given["beta"]) / max(abs(given["beta"]).max(), 1)
-            given["beta"] = beta if rule.letters["beta"] == "nm" else beta[:, 0]
-        if "g" in rule.letters:
-            gate = abs(arrays["g"]) - abs(arrays["g"]).min()
-            given["g"] = -0.1 * (gate if rule.letters["g"] == "nd" else gate[:, 0])
+        if "p" in given:
+            given["p"] = given["k"] * abs(given["p"][:, :1]) / abs(given["p"]).max()
+        for x in {"beta", "eta"} & {*given}:
+            strength = abs(given[x]) / max(abs(given[x]).max(), 1)
+            given[x] = strength if rule.letters[x] == "nm" else strength[:, 0]
+        for x in gates:
+            gate = abs(arrays[x]) - abs(arrays[x]).min()
+            given[x] = -0.1 * (gate if rule.letters[x] == "nd" else gate[:, 0])
+            given[x] -= 0.05 * (x == "mu")  # a momentum without friction swings for ever
         given = {x: given[x].astype("f4") for x in (*rule.letters, "grad_out") if x in given}
         call = rule.backward if backward else rule.forward
         wide = {x: y.astype(float) for x, y in given.items()}
@@ -110,11 +115,11 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
         if gated:
             sizes = {x: y / 2 if x == "g" else abs(y) for x, y in wide.items()}
             return _ratios(results, exact, flat(call(sizes, module)))
-        most = max(float(abs(x).max()) for x in exact)
+        most = max(float(abs(x).max()) for x in exact) * (1 + by_token * n**0.5 / 16)
         return _ratios(results, exact, [np.full(np.shape(x), most) for x in exact])
 
     kind = "gated" if gated else "delta backward" if backward else "delta"
-    operands = (*names, "g") if "g" in rule.letters else (*names,)
+    operands = *names, *gates
     return Target((*operands, "grad_out") if backward else operands, errors, WORST[kind] * links(d))
 
 

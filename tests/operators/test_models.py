@@ -190,6 +190,32 @@ def test_comba():
     same(linattn.gated_delta(q, k, v, g, sigmoid(b), erase=feedback * k), expected)
 
 
+def test_momentum_delta_net():
+    """M_t = mu M_{t-1} - eta k (v - alpha p S_{t-1}), S_t = alpha S_{t-1} - beta M_t."""
+    q, k, p, v, a, x, b, c = tokens(D, D, D, M, 0, 0, 0, 0)
+    q, k, p, g, mu, beta, eta = (
+        unit(q),
+        unit(k),
+        unit(p),
+        -softplus(a),
+        -softplus(x),
+        *map(sigmoid, (b, c)),
+    )
+    momentum = np.zeros((B, H, D, M))
+
+    def update(s, t):
+        nonlocal momentum
+        alpha = np.exp(g[..., t])[..., None]
+        error = v[..., t, :] - dot(alpha * p[..., t, :], s)
+        write = eta[..., t, None, None] * outer(k[..., t, :], error)
+        momentum = np.exp(mu[..., t])[..., None, None] * momentum - write
+        return alpha[..., None] * s - beta[..., t, None, None] * momentum
+
+    expected = recur(update, lambda _, s, t: dot(q[..., t, :], s))
+    p = np.exp(g)[..., None] * p
+    same(linattn.momentum_delta(q, k, v, p, g, mu, beta, eta), expected)
+
+
 def test_gdn_2():
     """Erased by e = b o k, b a number a key channel; written by a number a value channel."""
     q, k, v, x, b, w = tokens(D, D, M, D, D, M)

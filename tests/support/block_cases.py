@@ -48,6 +48,8 @@ CASES = [
     (*call("gated_delta", feature_map="l2norm"), "s"),
     (*call("gated_delta", "g erase", scale=0.5), "s"),
     (*call("dplr", "g"), "s"),
+    (*call("momentum_delta", scale=0.5), "sz"),
+    (*call("momentum_delta", key_lengths=LENGTHS), "sz"),
     (*call("linear_scan"), "s"),
     ("linear_scan", (-SCANNED, X), {"log": True}, "s"),
     (*call("linear_scan", reverse=True), "s"),
@@ -71,6 +73,8 @@ def states(fields, name="causal"):
     if fields == "complex":
         return State(s + 1j * draw(*s.shape, seed=8))
     z = abs(draw(B, H, core[0], seed=8)) if fields == "sz" else None
+    if RECURRENCES[name].stacked:
+        z = draw(*s.shape, seed=8)
     if name in ("mlstm", "wkv"):
         return State(s, z, draw(B, H, *(core if name == "wkv" else ()), seed=9))
     return State(s, z)

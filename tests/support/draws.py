@@ -164,12 +164,21 @@ class Lot:
             without = (*without, "byte_swapped")
         return LAYOUTS[self.pick([name for name in names if name not in without])]
 
-    def state(self, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool, whole=False):
-        """Like `array`; a state has native byte order and, if `whole`, is writeable."""
+    def state(
+        self, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool, whole=False,
+        stacked=False,
+    ):  # fmt: skip
+        """Like `array`; a state has native byte order and, if `whole`, is writeable.
+
+        Its z is a sum of keys, or another array like s if `stacked`.
+        """
         without = ("byte_swapped", *(("read_only",) if whole else ()))
         some = (lambda lead: lead) if whole else self.narrow
         s, _ = self.array((*some(lead), *core), dtype)
         of_s = self.way(s, *without)
+        if stacked:
+            z, _ = self.array((*some(lead), *core), dtype)
+            return State(s, z), State(of_s, self.way(z, *without))
         if not normalize:
             return State(s), State(of_s)
         z, _ = self.array((*some(lead), *core[:-1]), dtype, positive=True)

@@ -88,7 +88,8 @@ def delta_units(trial: Trial, expected) -> list:
     scale = abs(scale)
     top = lambda *arrays: max(abs(x).max(initial=0) for x in arrays)  # noqa: E731
     a = abs(phi(q))
-    states = [x.s for x in trial.options.values() if isinstance(x, State)]
+    given = [x for x in trial.options.values() if isinstance(x, State)]
+    states = [y for x in given for y in x if y is not None]
     length = lambda x: top(np.linalg.norm(x, axis=-1))  # noqa: E731
     # A key of norm x needs a memory of v / x to answer with v.
     norm = np.linalg.norm(phi(k)) / max(prod(k.shape[:-1]), 1) ** 0.5
@@ -101,8 +102,8 @@ def delta_units(trial: Trial, expected) -> list:
         steep = max(1.0, *(top(spread(phi, x, np.ones(phi(x).shape))) for x in (q, k)))
     if not isinstance(phi, twins.Elementwise):
         steep *= 1 + max(top(moved(phi, x)) / (top(phi(x)) or 1) for x in (q, k))
-    if "g" in operands:  # what grows is larger in a chunk, of 16 tokens, before it is erased
-        steep *= 1 + 16 * max(0.0, operands["g"].max(initial=0))
+    for x in {"g", "mu"} & {*operands}:  # what grows is larger before it is erased, or in 16 tokens
+        steep *= 1 + 16 * max(0.0, operands[x].max(initial=0))
     heads = prod(np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))) if g is not None else 1
     # Rarely gates make a memory grow without bound, and an early error grows beside it.
     usual = top(*map(np.asarray, natural[len(expected) :]))

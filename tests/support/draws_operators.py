@@ -104,7 +104,8 @@ def attention(lot: Lot) -> Trial:
     arrays, ways, batch = draw_operands(lot, names, CORE, sizes, lead, options)
     dtype, state_ways = dtype_of(arrays), {}
     if scans:
-        state_ways = scan_options(lot, arrays, ways, batch, options, backward)
+        stacked = METHODS[name].stacked
+        state_ways = scan_options(lot, arrays, ways, batch, options, backward, stacked)
     elif name == "noncausal" and lot.chance(0.3):
         key_lengths(lot, arrays, ways, batch, options)
     out = None
@@ -130,7 +131,9 @@ def step(lot: Lot) -> Trial:
     normalize = options.get("normalize", False)
     f = features(options.get("feature_map", "identity"), sizes["d"])
     in_place = lot.chance(0.5) and not rescales(options)
-    state, of_state = lot.state(batch, (f, sizes["m"]), working(dtype), normalize, whole=in_place)
+    state, of_state = lot.state(
+        batch, (f, sizes["m"]), working(dtype), normalize, in_place, METHODS[name].stacked
+    )
     options |= {"state": state, "in_place": in_place}
     bound = row.bound_of_step or row.bound
     return call_of(
@@ -157,13 +160,17 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     positive = phi in SIGNED and options.get("normalize", False)
     leads = {x: lot.narrow(lead) for x in names}
     cores = {x: tuple(sizes[y] for y in core[x]) for x in names}
-    for x in {"k", "a", "b", "erase"} & {*names} if {"beta", "a"} & {*names} else ():
+    for x in {"k", "a", "b", "erase", "p"} & {*names} if {"beta", "a"} & {*names} else ():
         if dtypes[x] not in DTYPES:
             dtypes[x] = DTYPES[0]  # integers have no norm of 1
     for x in CHANNELS.keys() & {*names}:
         leads[x], more = channels(lot, x, leads, sizes)
         cores[x] += more
-    for x, of in (("b", "a"), ("erase", "k")):  # multiples of another, channel by channel
+    for x, of in (
+        ("b", "a"),
+        ("erase", "k"),
+        ("p", "k"),
+    ):  # multiples of another, channel by channel
         if x in names:
             leads[x] = np.broadcast_shapes(leads[x], leads[of])
     batch = np.broadcast_shapes(*(leads[x] for x in names if x != "grad_out"))
@@ -173,9 +180,9 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     arrays, ways = {}, {}
     for x in names:
         values = None
-        if x == "g":
+        if x in ("g", "mu"):
             table = rules.GATES if {"beta", "a"} & {*names} else gates.GATES
-            values = partial(decays, lot, table, core["g"] != "", len(cores["g"]) > len(core["g"]))
+            values = partial(decays, lot, table, core[x] != "", len(cores[x]) > len(core[x]))
         arrays[x], ways[x] = lot.array(
             (*leads[x], *cores[x]), dtypes[x], positive and x in "qk", values
         )
@@ -217,10 +224,10 @@ def bounded(lot, arrays, ways, phi, n) -> None:
             short = short_keys(arrays[x].astype(float), phi if x == "k" else "identity")
             arrays[x] = (-short if x == "a" else short).astype(arrays[x].dtype)
     if "beta" in arrays:
-        most = 1 if "erase" in arrays else 2
-        beta = abs(arrays["beta"].astype(float)) % most
-        arrays["beta"] = beta.astype(arrays["beta"].dtype)
-    for x in {"b", "erase"} & arrays.keys():
+        most = 1 if {"erase", "eta"} & arrays.keys() else 2
+        for x in {"beta", "eta"} & arrays.keys():
+            arrays[x] = (abs(arrays[x].astype(float)) % most).astype(arrays[x].dtype)
+    for x in {"b", "erase", "p"} & arrays.keys():
         y = -arrays["a"].astype(float) if x == "b" else twin_map(phi)(arrays["k"].astype(float))
         part = lot.rng.random((*arrays[x].shape[:-1], lot.pick((arrays[x].shape[-1], 1))))
         if x == "erase" and lot.chance(0.3):  # another direction, for as long as that is harmless
@@ -266,7 +273,7 @@ def map_options(lot: Lot, d: int, name: str) -> dict:
     return options | {"eps": 0.0 if rescales(options) else lot.pick((1e-6, 0.01, 1.0))}
 
 
-def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
+def scan_options(lot, arrays, ways, batch, options, backward, stacked) -> dict:
     """Packing, lengths and states, added to the options; the states' ways."""
     n, d = arrays["q"].shape[-2:]
     r = ()
@@ -281,7 +288,9 @@ def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
     for key in ("initial_state", "grad_state")[: 1 + backward]:
         if lot.chance(0.4):
             normalize = options.get("normalize", False)
-            options[key], state_ways[key] = lot.state(batch, core, dtype, normalize)
+            options[key], state_ways[key] = lot.state(
+                batch, core, dtype, normalize, stacked=stacked
+            )
     if not backward:
         options["return_state"] = lot.chance(0.5)
     return state_ways

@@ -87,12 +87,14 @@ def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
     lead, m = grad_out.shape[:-2], grad_out.shape[-1]
     shape = (*lead, *rule.core(width, m))
     normalize = rule.options.get("normalize", False)
-    states = [
-        State(
-            normal(*shape, dtype=wide), abs(normal(*shape[:-1], dtype=wide)) if normalize else None
-        )
-        for _ in range(3)
-    ]
+
+    def state():
+        s = normal(*shape, dtype=wide)
+        if rule.row.stacked:
+            return State(s, normal(*shape, dtype=wide))
+        return State(s, abs(normal(*shape[:-1], dtype=wide)) if normalize else None)
+
+    states = [state() for _ in range(3)]
     now = {
         name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
         for name, x in arrays.items()

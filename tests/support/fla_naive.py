@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ class Reference(NamedTuple):
     function: str
     operands: str  #: letters of `operands`
     given: dict[str, bool]
+    own: Mapping[str, bool] = MappingProxyType({})  #: what the function takes besides
 
 
 _STATES = {"output_final_state": True}
@@ -29,6 +32,9 @@ REFERENCES = (
               "qkvgb", _STATES),
     Reference("kda", "naive_chunk_kda", "chunk_kda", "qkvGb", _STATES),
     Reference("kda", "naive_recurrent_kda", "fused_recurrent_kda", "qkvGb", _STATES),
+    Reference("momentum_delta_rule", "recurrent_momentum_delta_rule_ref",
+              "fused_recurrent_momentum_delta_rule", "qkvggkbb", _STATES,
+              {"use_qk_l2norm_in_kernel": False, "use_p_times_alpha": False}),
     Reference("hgrn", "naive_recurrent_hgrn", "fused_recurrent_hgrn", "xy", _STATES),
     Reference("hgrn", "naive_recurrent_hgrn", "chunk_hgrn", "xy", _STATES),
 )  # fmt: skip

@@ -49,6 +49,17 @@ def comba(q, k, v, p, g, beta, start):
     return recur(step, start, q, k, v, p, g, beta)
 
 
+def momentum(q, k, v, p, log_alpha, log_mu, beta, eta, start):
+    def step(state, q, k, v, p, g, mu, beta, eta):
+        s, m = state
+        write = outer(eta[..., None] * k, v - read(s, p))
+        m = mu[..., None, None].exp() * m - write
+        s = g[..., None, None].exp() * s - beta[..., None, None] * m
+        return torch.stack([s, m]), K**-0.5 * read(s, q)
+
+    return recur(step, start, q, k, v, p, log_alpha, log_mu, beta, eta)
+
+
 def gdn2(q, k, v, g, b, w, start):
     def step(s, q, k, v, g, b, w):
         s = g[..., None].exp() * s

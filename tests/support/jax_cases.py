@@ -57,6 +57,8 @@ CASES = [
     call("gated_delta", feature_map="l2norm"),
     call("gated_delta", "g beta erase", scale=0.5),
     call("dplr", "g"),
+    call("momentum_delta", scale=0.5),
+    call("momentum_delta", key_lengths=LENGTHS),
     call("linear_scan", reverse=True),
     call("linear_scan", log=False, cu_seqlens=np.array([0, 3, 3, 8])),
     call("selective_scan"),
@@ -89,6 +91,7 @@ ATTENTION = [
 _, (FACTORS, SCANNED), _ = call("linear_scan")
 SHARDED = [
     *ATTENTION,
+    call("momentum_delta"),
     call("linear_scan"),
     ("linear_scan", (-FACTORS, SCANNED), {"log": True}),
     ("linear_scan", (FACTORS[0, 0, 0], SCANNED), {}),

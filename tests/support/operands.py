@@ -96,9 +96,11 @@ def make(
             arrays[name] = unit(rng.standard_normal(own))
         elif name == "b":
             arrays[name] = -arrays["a"] * rng.random(own[:-1])[..., None]
-        elif name == "beta":
+        elif name == "p":
+            arrays[name] = arrays["k"] * rng.random(own[:-1])[..., None]
+        elif name in ("beta", "eta"):
             arrays[name] = rng.random(own)
-        elif name == "g":
+        elif name in ("g", "mu"):
             arrays[name] = -0.1 * rng.exponential(size=own) if gates is None else gates(rng, own)
         else:
             arrays[name] = rng.standard_normal(own)

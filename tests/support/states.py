@@ -32,6 +32,16 @@ def tokens(shape, *, seed=0, dtype="float32", positive=False, cotangent=False):
     return [x.astype(dtype) for x in arrays]
 
 
+def drawn(r, rng, core, normalize):
+    """A state of recurrence r whose s has this shape; z is positive where it is divided by."""
+    s, z = rng.standard_normal(core), None
+    if r.stacked:
+        z = rng.standard_normal(core)
+    elif normalize:
+        z = rng.random(core[:-1]) + 1
+    return State(s, z)
+
+
 def state(shape, *, seed=0, dtype="float32", normalize=True):
     """A state (*lead, d, m) such as some tokens might leave."""
     rng = np.random.default_rng([seed, 7, *shape])

@@ -108,9 +108,11 @@ class Case(NamedTuple):
             return table.unit(rng.standard_normal(shape))
         if name == "b":
             return -arrays["a"] * rng.random(shape[:-1])[..., None]
-        if name == "beta":
+        if name == "p":
+            return arrays["k"] * rng.random(shape[:-1])[..., None]
+        if name in ("beta", "eta"):
             return rng.random(shape)
-        if name == "g":
+        if name in ("g", "mu"):
             return GATES[gates](rng, shape)
         if name == "w":
             return rng.exponential(size=shape)

@@ -71,6 +71,8 @@ ROWS = [
     Row("gated_delta", "g beta erase", {"scale": 0.5}, "s"),
     Row("dplr", "", {}, "s"),
     Row("dplr", "g", {"scale": 0.5}, "s"),
+    Row("momentum_delta", "", {"scale": 0.5}, "sz"),
+    Row("momentum_delta", "", {"key_lengths": lengths()}, "sz"),
     Row("softmax_attention", "", {"causal": True}),
     Row("softmax_attention", "", {"scale": 0.3}),
     Row("linformer"),
@@ -106,6 +108,8 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
     sizes = {"d": f, "f": f, "m": M}
     core = (sizes[x] for x in operand_table.REGISTRY[row.name].layout.state)
     s = {"s": rng.random((*LEAD, *core)), "z": 1 + rng.random((*LEAD, f))}
+    if operand_table.REGISTRY[row.name].stacked:
+        s["z"] = rng.random(s["s"].shape)
     if row.state == "sz-scale":
         s["log_scale"] = rng.standard_normal((*LEAD, f))
     if row.state == "s":

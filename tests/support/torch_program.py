@@ -32,6 +32,8 @@ def cases():
     yield "gated_delta", (q, k, v, g, beta), {"feature_map": "l2norm"}
     yield "gated_delta", (q, k, v, by_channel, beta), {"erase": a}
     yield "dplr", (q, k, v, a, a, by_channel), {}
+    unit = k / k.norm(dim=-1, keepdim=True)
+    yield "momentum_delta", (q, unit, v, unit, g, 2 * g, beta, beta), {"scale": 0.5}
     yield "linear_scan", (by_channel, q), {"log": True}
     yield "linear_scan", (beta[..., None].expand(q.shape), q), {}
     yield "linear_scan", (by_channel, q), {"log": True, "reverse": True}

@@ -38,7 +38,7 @@ linear_attn               yes: causal
 log_linear_attn           yes: PyTorch's own operations
 mesa_net                  yes: gated, in conjugate gradients
 moba                      no: sparse softmax attention
-momentum_delta_rule       no: a second state for the momentum, which no operator has
+momentum_delta_rule       yes: momentum_delta
 nsa                       no: sparse softmax attention
 parallax                  no: softmax attention
 path_attn                 no: softmax attention
@@ -74,6 +74,7 @@ from . import (  # noqa: F401
     linear,
     log_linear,
     mesa,
+    momentum,
     oja,
     polynomial,
     preconditioned,

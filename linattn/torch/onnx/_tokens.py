@@ -74,6 +74,13 @@ def dplr(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
     return ops.vecmat(x.q, s), (s,)
 
 
+def momentum_delta(ops: Ops, x: Any, s: Value, z: Value) -> tuple[Value, Fields]:
+    g, mu, beta, eta = (ops.add_axis(y, -1) for y in (x.g, x.mu, x.beta, x.eta))
+    z = _kept(ops, mu, z) - ops.outer(eta * x.k, x.v - ops.vecmat(x.p, s))
+    s = _kept(ops, g, s) - ops.add_axis(beta, -1) * z
+    return ops.vecmat(x.q, s), (s, z)
+
+
 def linear_scan(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
     s = (ops.op.Exp(x.a) if x.log else x.a) * s + x.x
     return s, (s,)
@@ -195,6 +202,7 @@ RULES = {
     "gated": Rule(gated, "gated"),
     "gated_delta": Rule(gated_delta, "gated_delta"),
     "dplr": Rule(dplr),
+    "momentum_delta": Rule(momentum_delta),
     "linear_scan": Rule(linear_scan, before=_scan_operands),
     "selective_scan": Rule(selective_scan, before=_time_steps, after=_skip_and_gate),
     "mlstm": Rule(mlstm, past={"i": -inf, "f": inf}, before=_default_scale),

@@ -1,0 +1,156 @@
+"""The delta rule with momentum: bits of steps and cuts, special cases, fla's own references."""
+
+import sys
+
+import numpy as np
+import pytest
+import table
+from bounds import close
+
+import linattn
+from linattn import State
+
+(CASE,) = (x for x in table.CASES if x.name == "momentum_delta")
+N, D, M = 75, 70, 37
+
+
+def tokens(operands, rows):
+    """The operands of these tokens, without the cotangent."""
+    return [x for name, x in CASE.rows(operands, *rows).items() if name != "grad_out"]
+
+
+def same(actual, expected):
+    """Some roundings of the largest entry."""
+    close(actual, expected, atol=table.allowed(actual, expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("gates", ["weak", "strong", "resets"])
+def test_cuts_and_steps_keep_all_bits(dtype, gates):
+    """Where a cut lies says nothing of the order of a sum, and neither do steps."""
+    operands = CASE.operands((2,), N, d=D, m=M, dtype=dtype, gates=gates)
+    whole = CASE.forward(operands)
+    for cut in (1, 31, 32, 50, N - 1):
+        first, state = CASE.forward(CASE.rows(operands, 0, cut))
+        rest, end = CASE.forward(CASE.rows(operands, cut, N), initial_state=state)
+        assert table.same((np.concatenate([first, rest], -2), end), whole)
+    state, rows = State(*np.zeros((2, 2, D, M), dtype)), []
+    for t in range(N):
+        row, state = CASE.one_step(operands, t, state, in_place=t % 2 == 0)
+        rows.append(row)
+    assert table.same((np.stack(rows, -2), state), whole)
+
+
+@pytest.mark.parametrize("m", [1, 16, 33, 64, 200])
+@pytest.mark.parametrize("layout", ["rows", "columns", "apart"])
+def test_steps_on_states_of_any_layout(m, layout):
+    operands = CASE.operands((3,), 1, d=D, m=m, dtype="float32")
+    start = CASE.state((3,), d=D, m=m, dtype="float32")
+
+    def laid(x):
+        if layout == "columns":
+            return np.ascontiguousarray(x.mT).mT
+        return np.repeat(x, 2, -1)[..., ::2] if layout == "apart" else x.copy()
+
+    want = CASE.forward(operands, initial_state=start)
+    given = State(laid(start.s), start.z.copy())
+    o, state = CASE.one_step(operands, 0, given)
+    assert table.same((o[:, None], state), want)
+    o, state = CASE.one_step(operands, 0, given, in_place=True)
+    assert state is given
+    assert table.same((o[:, None], state), want)
+
+
+def test_without_momentum_it_is_the_gated_delta_rule():
+    """mu = -inf; p = exp(g) k reads the memory after its decay."""
+    operands = CASE.operands((2,), N, d=D, m=M)
+    q, k, v, _, g, mu, beta, eta = tokens(operands, (0, N))
+    p, mu = np.exp(g)[..., None] * k, np.full_like(mu, -np.inf)
+    o, state = linattn.momentum_delta(q, k, v, p, g, mu, beta, eta, return_state=True)
+    want, end = linattn.gated_delta(q, k, v, g, beta * eta, return_state=True)
+    same(o, want)
+    same(state.s, end.s)
+    c = operands["grad_out"]
+    dq, dk, dv, dp, _, dmu, dbeta, deta = linattn.momentum_delta_backward(
+        q, k, v, p, g, mu, beta, eta, c
+    )
+    want = linattn.gated_delta_backward(q, k, v, g, beta * eta, c)
+    for x, y in zip((dq, dv), (want[0], want[2]), strict=True):
+        same(x, y)
+    same(dk + np.exp(g)[..., None] * dp, want[1])
+    same(dbeta, eta * want[4])
+    same(deta, beta * want[4])
+    assert not dmu.any()
+
+
+def test_tokens_without_a_key_keep_the_state():
+    """They hold NaN, and the state may be inf: it is read, and stays as it was."""
+    operands = CASE.operands((), N, d=D, m=M)
+    for name in ("k", "v", "p", "g", "mu", "beta", "eta"):
+        operands[name][40:] = np.nan
+    start = State(np.ones((D, M)), np.full((D, M), np.inf))
+    o, state = CASE.forward(CASE.rows(operands, 40, N), key_lengths=0, initial_state=start)
+    assert table.same(state, start)
+    same(o, 0.5 * operands["q"][40:] @ start.s)
+    short, end = CASE.forward(CASE.rows(operands, 0, 40))
+    o, state = CASE.forward(operands, key_lengths=40)
+    assert table.same((o[:40], state), (short, end))
+    grads = CASE.backward(operands, key_lengths=40)
+    for x in grads[1:]:
+        assert not x[40:].any()
+
+
+SCRIPT = """
+import resource, sys
+import linattn, numpy as np
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+linattn.set_num_threads(1)
+n, d = 2**15, 64
+x, gate = np.full((n, d), 0.125, "f4"), np.full(n, -0.5, "f4")
+operands = x, x, x, x, gate, gate, -gate, -gate, x
+linattn.momentum_delta_backward(*(y[:100] for y in operands))
+before = peak()
+grads = linattn.momentum_delta_backward(*operands)
+print((peak() - before - sum(y.nbytes for y in grads)) / 2**20)
+"""
+
+
+@pytest.mark.any_isa
+@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
+def test_memory_of_gradients(interpreter):
+    """Two states of 16 KiB every 182 tokens, 6 MiB, not one GiB of them."""
+    stdout, _ = interpreter(SCRIPT)
+    assert float(stdout) <= 12
+
+
+@pytest.fixture
+def naive():
+    pytest.importorskip("triton", reason="fla imports triton")
+    pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+    return pytest.importorskip("fla.ops.momentum_delta_rule.naive", exc_type=ImportError)
+
+
+@pytest.mark.parametrize("form", ["recurrent", "chunk"])
+def test_it_is_what_fla_computes(naive, form):
+    torch = pytest.importorskip("torch")
+    n = 128  # whole chunks
+    operands = CASE.operands((2, 3), n, d=16, m=12, dtype="float32")
+    first = CASE.state((2, 3), d=16, m=12, dtype="float32")
+    given = tokens(operands, (0, n))
+    q, k, v, p, g, mu, beta, eta = (torch.tensor(x).transpose(1, 2) for x in given)
+    function = getattr(naive, f"{form}_momentum_delta_rule_ref")
+    want, last = function(
+        q=q, k=k, v=v, p=p, log_alpha=g, log_mu=mu, beta=beta, eta=eta, scale=0.5,
+        initial_S=torch.tensor(first.s), initial_M=torch.tensor(first.z),
+        output_final_state=True,
+    )  # fmt: skip
+    o, state = CASE.forward(operands, initial_state=first)
+    # float32 in another order; the chunks' logarithms of beta have 1e-6 added
+    tolerance = 1e-5 if form == "recurrent" else 1e-3
+    pairs = (o, want.transpose(1, 2)), (state.s, last[0]), (state.z, last[1])
+    for x, y in pairs:
+        close(x, y.numpy(), atol=tolerance * float(y.abs().max()))
