@@ -24,20 +24,6 @@ def assert_same(actual, expected, message=""):
         np.testing.assert_array_equal(x, y, err_msg=message, strict=True)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_zero_strides(operator):
-    """An expanded row, column or scalar, as autograd hands over for the gradient of a sum."""
-    case = Case(operator, 37, 17, 20, lead=(3,))
-    plain = make(case)
-    for which, x in enumerate(plain):
-        for part in (x[:1], x[:, :1], x[:, :, :1], x[:1, :1, :1]):
-            operands = list(plain)
-            operands[which] = np.broadcast_to(part, x.shape)
-            dense = list(plain)
-            dense[which] = operands[which].copy()
-            assert_same(results(case, operands), results(case, dense))
-
-
 @pytest.mark.parametrize("operator", BACKWARD)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_are_summed_to_the_broadcast_shape(operator, dtype):

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD, Case, call, make
-from layouts import token_major
 from states import assert_same, flat
 
 import linattn
@@ -94,20 +93,6 @@ def test_a_state_of_which_some_columns_are_zero(threads, backward):
     assert np.isnan(found[0][0]).any()
     for x in found[1:]:
         np.testing.assert_array_equal(x, found[0])
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_layout_and_threads(threads, operator):
-    """A view that arrives as many small calls shares its work out differently: still no bit."""
-    case = Case(operator, 2000, 32, 32, lead=(2, 3))
-    operands = make(case)
-    threads(1)
-    expected = results(case, operands)
-    views = [token_major(x) for x in operands]
-    for count in (1, 2, 5):
-        threads(count)
-        for x, y in zip(results(case, views), expected, strict=True):
-            np.testing.assert_array_equal(x, y)
 
 
 def test_concurrent_callers(threads):

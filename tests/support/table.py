@@ -212,6 +212,17 @@ def apply(f, state) -> Any:
     return State(*(None if x is None else f(x) for x in state))
 
 
+def wide(x) -> Any:
+    """Arrays in float64, or those of float64 in long double; those of states too."""
+    if isinstance(x, dict):
+        return {name: wide(y) for name, y in x.items()}
+    if isinstance(x, tuple):
+        return type(x)(*(None if y is None else wide(y) for y in x))
+    if not isinstance(x, np.ndarray):
+        return x
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
 def rows(state, indices, axis=0) -> Any:
     """Rows of a pool."""
     return apply(lambda x: x.take(indices, axis), state)
