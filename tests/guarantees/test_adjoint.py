@@ -6,9 +6,9 @@ import operands
 import pytest
 from adjoint import check
 from cases import MAPS, SIGNED
-from gated_calls import GATES
 from operands import dims, kinds, twin
 from states import flat
+from table import GATES
 
 import linattn
 from linattn import State

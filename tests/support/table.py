@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import operands as table
 from bounds import roundings
-from gated_calls import GATES
 from states import flat
 
 import linattn
@@ -39,6 +38,23 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "causal_conv1d": [{}, {"activation": "silu"}],
     "mlstm": [{}, {"normalize": False}, {"eps": 0.25}],
     "softmax_attention": [{}, {"causal": True}],
+}
+
+
+def _resets(rng, shape):
+    """A mix of resets, near resets, runs of -60, and gates of 0."""
+    g = -0.1 * rng.exponential(size=shape)
+    for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
+        g[rng.random(shape) < share] = value
+    return g
+
+
+#: Logarithms of decays; growing ones are of both signs, and the memory stays within e^3 or so.
+GATES = {
+    "weak": lambda rng, shape: -0.1 * rng.exponential(size=shape),
+    "strong": lambda rng, shape: -5 * rng.exponential(size=shape),
+    "growing": lambda rng, shape: rng.uniform(-0.3, 0.2, shape),
+    "resets": _resets,
 }
 #: Operands that hold one array for all leading axes.
 SHARED = {"weight", "bias", "E", "F"}
@@ -153,6 +169,13 @@ class Case(NamedTuple):
         return [*flat(list(o) if isinstance(o, tuple) else [o]),
                 *flat(list(self.backward(operands, module, **more)))]  # fmt: skip
 
+    def named(self, operands, module=linattn, **more) -> dict[str, np.ndarray]:
+        """Output o, the array s of the state, and gradients dq, ds and so on, by name."""
+        o, state = self.forward(operands, module, **_forward_only(more))
+        grads = [getattr(x, "s", x) for x in self.backward(operands, module, **more)]
+        names = [f"d{x}" for x in (*self.letters, "s")]
+        return {"o": o, "s": state.s} | dict(zip(names, grads, strict=False))
+
     def one_step(self, operands, t, state, **more) -> Any:
         """Token t."""
         with np.errstate(all="ignore"):
@@ -218,7 +241,7 @@ def wide(x) -> Any:
         return {name: wide(y) for name, y in x.items()}
     if isinstance(x, tuple):
         return type(x)(*(None if y is None else wide(y) for y in x))
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray) or x.dtype.kind in "biu":
         return x
     return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
 
