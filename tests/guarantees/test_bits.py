@@ -64,6 +64,7 @@ def test_zero_strides(case):
         ((), 40, 500, 33),
         ((3,), 300, 20, 33),
         ((13,), 9, 5, 6),
+        ((64,), 20, 8, 8),
     ],
 )
 def test_threads(case, threads, lead, n, d, m):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from cases import MAPS, SIGNED
 from layouts import LAYOUTS
-from states import assert_same, bound, check, compare, oracle, state, tokens
+from states import assert_same, check, state, tokens
 
 import linattn
 from linattn import _linattn
-from linattn._core import settings
 
 
 @pytest.fixture(autouse=True)
@@ -109,21 +108,6 @@ def test_state_changes_no_bit():
         assert_same(linattn.causal(*operands, initial_state=zeros, return_state=True), (o, end))
 
 
-def test_threads_and_instruction_sets(threads, isa):
-    for normalize in (True, False):
-        operands = tokens((2, 3001, 16, 33))
-        threads(1)
-        expected = linattn.causal(*operands, normalize=normalize, return_state=True)
-        for count in range(2, 9):
-            threads(count)
-            result = linattn.causal(*operands, normalize=normalize, return_state=True)
-            assert_same(result, expected)
-    for name in settings.available_isas():
-        isa(name)
-        for dtype in ("float32", "float64"):
-            check("causal", tokens((2, 700, 16, 33), dtype=dtype), return_state=True)
-
-
 def test_layouts():
     operands = tokens((2, 700, 17, 20))
     expected = linattn.causal(*operands, return_state=True)
@@ -135,10 +119,16 @@ def test_layouts():
             np.testing.assert_array_equal(x, y)
         if name in ("read_only", "byte_swapped"):
             continue
-        out = layout(np.full_like(expected[0], np.nan))
+        out = layout(np.zeros_like(expected[0]))
+        memory = out
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        before = memory.tobytes()
         o, end = linattn.causal(*operands, return_state=True, out=out)
         assert o is out
         assert_same((o, end), expected, name)
+        out[...] = 0
+        assert memory.tobytes() == before, f"{name}: what lies around it has changed"
 
 
 def test_broadcasting():
@@ -168,32 +158,6 @@ def test_out_may_overlap_an_input():
         np.testing.assert_array_equal(o, expected)
 
 
-def test_out_spares_its_surroundings():
-    operands = tokens((2, 700, 6, 20))
-    expected = linattn.causal(*operands)
-    memory = np.full((4, 710, 50), 7, "f4")
-    out = memory[1:-1, 3:703, 10:30]
-    linattn.causal(*operands, out=out)
-    np.testing.assert_array_equal(out, expected)
-    out[...] = 7
-    assert (memory == 7).all()
-
-
-@pytest.mark.parametrize("dtypes", ["dff", "fdf", "ffd", "dee", "eff", "ldf", "lll", "dlf"])
-def test_mixed_dtypes(dtypes):
-    """Sums of the segments are as wide as the result."""
-    operands = [np.rint(3 * x) / 4 for x in tokens((700, 6, 19))]
-    operands = [x.astype(c) for x, c in zip(operands, dtypes, strict=True)]
-    wide = [x.astype(np.result_type(*operands, np.float16)) for x in operands]
-    result = linattn.causal(*operands, return_state=True)
-    assert result[0].dtype == wide[0].dtype
-    compare(
-        [result[0], result[1].s, result[1].z],
-        oracle("causal", wide, return_state=True),
-        bound("causal", wide, return_state=True),
-    )
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half(dtype):
     if dtype == "bfloat16":
@@ -204,20 +168,6 @@ def test_half(dtype):
     assert o.dtype == dtype
     assert_same(o, single.astype(dtype))
     assert_same(end, last)
-
-
-def test_nothing_looks_ahead():
-    rng = np.random.default_rng(3)
-    for normalize in (True, False):
-        operands = tokens((1087, 8, 9))
-        clean, _ = linattn.causal(*operands, normalize=normalize, return_state=True)
-        for t in (1, 15, 16, 17, 64, 127, 128, 129, 512, 895, 896, 897, 1024, 1086):
-            future = [x.copy() for x in operands]
-            for x in future:
-                x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
-            with np.errstate(all="ignore"):
-                o = linattn.causal(*future, normalize=normalize)
-            np.testing.assert_array_equal(o[:t], clean[:t])
 
 
 def test_nothing_to_do():

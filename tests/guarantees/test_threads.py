@@ -11,41 +11,12 @@ from states import assert_same, flat
 import linattn
 
 OPERATORS = FORWARD + BACKWARD
-SHAPES = [  # lead, n, d, m
-    ((), 1, 1, 1),
-    ((), 129, 17, 5),
-    ((), 3000, 64, 64),  # one head: panels
-    ((), 2**17 + 11, 4, 4),  # one long head: segments
-    ((), 300, 8, 500),  # wide values
-    ((), 40, 500, 500),
-    ((3,), 1001, 32, 48),
-    ((2, 8), 257, 64, 64),
-    ((64,), 20, 8, 8),
-    ((), 70001, 8, 8),
-]
-
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
 def results(case, operands):
     result = call(linattn, case, operands)
     return result if case.backward else (result,)
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_one_to_eight_threads(threads, operator, shape):
-    lead, n, d, m = shape
-    for dtype in ("float32", "float64") if n < 20000 else ("float32",):
-        case = Case(operator, n, d, m, lead=lead, dtype=dtype)
-        operands = make(case)
-        threads(1)
-        expected = results(case, operands)
-        for count in (2, 3, 4, 5, 6, 7, 8):
-            threads(count)
-            assert linattn.get_num_threads() == count
-            for x, y in zip(results(case, operands), expected, strict=True):
-                np.testing.assert_array_equal(x, y, err_msg=f"{count} threads")
 
 
 @pytest.mark.parametrize("normalize", [True, False])
