@@ -179,6 +179,8 @@ for f, *operands in (
     (linattn.noncausal, x, x, one),
     (linattn.delta, x, x, one, beta),
     (linattn.delta, x, x, one, one),
+    (linattn.softmax_attention, x, x, one),
+    (linattn.linformer, x, x, one, one, one),
     (linattn.causal_backward, no, no, no, no),
     (linattn.noncausal_backward, no, no, no, no),
     (linattn.delta_backward, no, no, no, beta[:0], no),
@@ -200,7 +202,7 @@ for f, *operands in (
 def test_scratch_too_large(interpreter, bits, dtype):
     """The kernel's own memory: MemoryError too, and sizes that overflow are not allocated small."""
     stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
-    assert stdout.split() == ["MemoryError"] * 4
+    assert stdout.split() == ["MemoryError"] * 6
 
 
 SCRATCH_OF_ALL = """
