@@ -10,6 +10,8 @@ from table import ALL, CASES, apply
 import linattn
 from linattn import State
 
+pytestmark = pytest.mark.any_isa
+
 KINDS = ("", "_backward", "_step")  # the first is that of `forward`
 CALLS = [(case, kind) for case, kind in product(ALL, KINDS) if case.held or kind != "_step"]
 EACH = pytest.mark.parametrize(("case", "kind"), CALLS, ids=str)

@@ -154,6 +154,7 @@ OTHERS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.any_isa
 @OTHERS
 @EACH
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -175,6 +176,7 @@ def test_other_libraries_have_the_same(library, made, name, dtype, bounds):
     close(np.asarray(o), getattr(linattn, name)(*arrays)[..., 0, :], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.any_isa
 @OTHERS
 def test_other_libraries_refuse_the_same(library, made):
     of, arrays = made(), operands("causal")
@@ -192,6 +194,7 @@ def test_other_libraries_refuse_the_same(library, made):
         f(q, k[..., 1:, :], v)
 
 
+@pytest.mark.any_isa
 @OTHERS
 def test_functions_as_maps_of_other_libraries(library, made):
     of, arrays = made(), operands("causal")
@@ -203,6 +206,7 @@ def test_functions_as_maps_of_other_libraries(library, made):
     assert [x is None or x.shape for x in state] == [x is None or x.shape for x in end]
 
 
+@pytest.mark.any_isa
 def test_tensors_that_have_only_shapes():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import linattn.torch as la

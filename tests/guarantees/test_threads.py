@@ -154,6 +154,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize("script", [FORK, FORK_WHILE_BUSY, MULTIPROCESSING])
 def test_fork(interpreter, script):
@@ -192,6 +193,7 @@ print(len(codes), sum(map(bool, codes)))
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 def test_fork_in_the_middle_of_a_call(interpreter):
     """A signal handler that forks: the child goes on with the call, and nothing is missing."""
@@ -217,12 +219,14 @@ print("same")
 """
 
 
+@pytest.mark.any_isa
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
 def test_a_process_that_is_moved(interpreter):
     """To one CPU, to another one that it was not on when its workers began, and back."""
     assert interpreter(MOVED)[0].strip() == "same"
 
 
+@pytest.mark.any_isa
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
 def test_leaves_the_callers_cpus_alone(threads):
     """The workers keep off the caller's CPU; the caller may go where it could before."""

@@ -239,6 +239,7 @@ def test_a_long_sequence_keeps_the_running_maximum():
     bounds.close(linattn.mlstm(q, k, v, i, f), wide, rtol=0, atol=2e-5)
 
 
+@pytest.mark.any_isa
 def test_it_is_what_transformers_computes():
     torch = pytest.importorskip("torch")
     modeling = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")

@@ -247,6 +247,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.any_isa
 @pytest.mark.parametrize(
     "call",
     [

@@ -106,6 +106,7 @@ def test_slow_decays_token_by_token():
     bounds.close(got, expected, rtol=0, atol=4 * n**0.5 * 2.0**-24)
 
 
+@pytest.mark.any_isa
 def test_it_is_what_transformers_computes():
     torch = pytest.importorskip("torch")
     modeling = pytest.importorskip("transformers.models.rwkv.modeling_rwkv")
