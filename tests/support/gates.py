@@ -1,4 +1,4 @@
-"""Results of gated recurrences against the twin in a wider type: which cases, and the error bounds.
+"""The cases of gated recurrences, their oracle in a wider type, and the error bounds.
 
 Every result of gated linear attention is a sum of products, so the twin on absolute values gives
 the total size of its terms.  A result may be off by `ROUNDINGS` u times that size: half as much
