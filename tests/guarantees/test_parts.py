@@ -17,9 +17,7 @@ EACH = pytest.mark.parametrize("case", CASES, ids=str)
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [
-    x for x in ALL if x.row is not None and x.name not in ("linear_scan", "causal_conv1d")
-]
+WITH_LENGTHS = [x for x in ALL if x.row is not None and x.row.keys]
 
 
 def per_token(case):
@@ -113,18 +111,18 @@ def test_one_state_for_several_heads(case, options):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_sequence_knows_nothing_of_its_neighbours(case, value):
     """Whatever the operands of one of them hold: the results of the others have the same bits."""
-    bounds = [0, 15, 31, 31, N]
-    operands, start = case.operands((), N, d=6, m=5), case.state((4,), d=6, m=5)
+    bounds = [0, 15, 15, 31, 31, 40, 60, N]
+    operands, start = case.operands((), N, d=6, m=5), case.state((7,), d=6, m=5)
     more = {"cu_seqlens": bounds, "initial_state": start, "grad_state": start}
     expected = case.results(operands, **more)
     for r, (begin, end) in enumerate(pairwise(bounds)):
-        others = np.delete(np.arange(4), r)
+        others = np.delete(np.arange(7), r)
         tokens = np.delete(np.arange(N), np.s_[begin:end])
         for name in (x for x in operands if x == "grad_out" or x in per_token(case)):
             wild = operands | {name: operands[name].copy()}
             wild[name][begin:end] = value
             for x, y in zip(case.results(wild, **more), expected, strict=True):
-                rest = {4: others, N: tokens}.get(len(x) if x.ndim else 0)
+                rest = {7: others, N: tokens}.get(len(x) if x.ndim else 0)
                 if rest is not None:
                     np.testing.assert_array_equal(x[rest], y[rest], err_msg=f"{name} {r}")
 
