@@ -39,7 +39,10 @@ def letters_of(case, kind):
 
 
 def refuse(case, kind, error, *words, lead=(), **changed):
-    """The call fails, its message has the words, and what would be written to is as before."""
+    """The call fails, its message has the words, and what would be written to is as before.
+
+    A step fails in place and otherwise.
+    """
     given = good(case, kind, lead) | changed
     out = np.full((*lead, N, M), 7.0)
     if not kind:
@@ -48,10 +51,11 @@ def refuse(case, kind, error, *words, lead=(), **changed):
     before = [x.copy() for x in fields]
     name = case.step if kind == "_step" else case.name + kind
     options = case.step_options if kind == "_step" else case.options
-    with pytest.raises(error) as caught:
-        getattr(linattn, name)(**options | ({"in_place": True} if kind == "_step" else {}) | given)
-    for word in (f"{name}: ", *words):
-        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+    for way in ({"in_place": True}, {"in_place": False}) if kind == "_step" else ({},):
+        with pytest.raises(error) as caught:
+            getattr(linattn, name)(**options | way | given)
+        for word in (f"{name}: ", *words):
+            assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
     for x, y in zip(fields, before, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -145,6 +149,8 @@ def test_options(case, kind):
         refuse(case, kind, TypeError, "scale is 'x'", scale="x")
         for bad in (np.nan, np.inf, 10**400):
             refuse(case, kind, ValueError, "scale is ", scale=bad)
+    if case.row is not None and case.row.normalizer:
+        refuse(case, kind, ValueError, "eps is nan", eps=np.nan)
     if case.row is not None and case.row.mapped:
         refuse(case, kind, ValueError, "feature_map", "elu", feature_map="tanh")
         for bad in ([1], None, 3, np.tanh):
@@ -255,7 +261,8 @@ def test_states_that_cannot_be_updated(case):
     state = case.state((2,), d=D, m=M)
     for x in flat(state):
         x.flags.writeable = False
-    refuse(case, "_step", ValueError, "state", "read-only", lead=(2,), state=state)
+    here = {"lead": (2,), "in_place": True}
+    refuse(case, "_step", ValueError, "state", "read-only", state=state, **here)
     strided, alone = np.lib.stride_tricks.as_strided, case.state((), d=D, m=M)
     for make in (
         lambda x: np.broadcast_to(x, (2, *x.shape)),
@@ -263,8 +270,8 @@ def test_states_that_cannot_be_updated(case):
         lambda x: strided(np.zeros(x.size + 1), (2, *x.shape), (8, *x.strides)),
     ):
         if all(x.size > 1 for x in flat(alone)):
-            refuse(case, "_step", ValueError, "state", lead=(2,), state=apply(make, alone))
-    refuse(case, "_step", ValueError, "state", "has shape", lead=(2,), state=alone)
+            refuse(case, "_step", ValueError, "state", state=apply(make, alone), **here)
+    refuse(case, "_step", ValueError, "state", "has shape", state=alone, **here)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
