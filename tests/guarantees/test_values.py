@@ -154,9 +154,10 @@ def test_sixteen_bits(case, dtype, gates):
 
 
 @EACH
-def test_leading_axes_broadcast(case):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_leading_axes_broadcast(case, dtype):
     """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
-    operands, more = case.operands((2, 3), 20), states(case, (2, 3), "float64")
+    operands, more = case.operands((2, 3), 20, dtype=dtype), states(case, (2, 3), dtype)
     forward = case.forward if case.held else case.call
     start = {x: y for x, y in more.items() if x == "initial_state"}
     names = [x for x in case.letters if x not in SHARED]
