@@ -53,12 +53,13 @@ def test_segments_are_what_is_computed():
     assert (cut != whole).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_any_company(threads, normalize):
+def test_any_company(threads, normalize, dtype):
     """Alone, among others, packed, with lengths, by the gufunc: the same bits."""
     for n in LENGTHS:
-        operands = tokens((5, n, 16, 33))
-        start = state((5, 16, 33), normalize=normalize)
+        operands = tokens((5, n, 16, 33), dtype=dtype)
+        start = state((5, 16, 33), dtype=dtype, normalize=normalize)
         options = {"normalize": normalize, "initial_state": start, "return_state": True}
         threads(1)
         o, end = linattn.causal(*operands, **options)
