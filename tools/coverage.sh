@@ -28,7 +28,7 @@ flags=(-O0 "${count[@]}")
 tests=(tests/guarantees/test_{array_libraries,bad_input,bits,errors,fast_call,faults}.py
     tests/guarantees/test_{initial_state,interleave,parts,values}.py
     tests/guarantees/test_{interrupts,isa,key_lengths,layout,memory,module,neighbours,packed}.py
-    tests/guarantees/test_{segments,state,state_errors,step,streaming,ufuncs}.py
+    tests/guarantees/test_{segments,state,step,streaming,ufuncs}.py
     tests/guarantees/test_{threads,threads_configuration,threads_interrupted}.py
     tests/operators/test_{forward,functions,log_decay}.py
     tests/jax/test_{errors,results,transforms}.py)

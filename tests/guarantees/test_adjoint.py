@@ -5,13 +5,14 @@ import numpy as np
 import operands
 import pytest
 from adjoint import check
+from bounds import close
 from cases import MAPS, SIGNED
-from gated_calls import GATES
 from operands import dims, kinds, twin
 from states import drawn, flat
+from table import CASES, GATES
 
 import linattn
-from linattn import State
+from linattn import State, reference
 from linattn._call.recurrence import RECURRENCES
 from linattn.reference import conv as ref_conv
 
@@ -76,6 +77,28 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
     )
     leaves = [*arrays.values(), *flat(first)]
     check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
+
+
+@pytest.mark.parametrize("case", [x for x in CASES if x.row.decay is not None], ids=str)
+def test_memories_under_a_log_scale(case):
+    """Central differences of the twin, since running maxima are no functions of complex numbers."""
+    arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), 1e-6
+    start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
+    fields = {name: x for name, x in start._asdict().items() if x is not None}
+    gradients = flat(case.backward(arrays, initial_state=start, grad_state=last))
+
+    def loss(moved):
+        state = start._replace(**{name: moved[name] for name in fields})
+        operands = {name: moved[name] for name in case.letters}
+        o, end = case.forward(operands, reference, initial_state=state)
+        pairs = zip(flat(end), flat(last), strict=True)
+        return (o * arrays["grad_out"]).sum() + sum((x * y).sum() for x, y in pairs)
+
+    leaves = {name: arrays[name] for name in case.letters} | fields
+    for (name, x), grad in zip(leaves.items(), gradients, strict=True):
+        way = rng.standard_normal(x.shape)
+        up, down = (loss(leaves | {name: x + step * way}) for step in (h, -h))
+        close((grad * way).sum(), (up - down) / (2 * h), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", conv_cases.ACTIVATIONS)

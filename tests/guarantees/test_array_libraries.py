@@ -5,6 +5,8 @@ import pytest
 
 import linattn
 
+pytestmark = pytest.mark.any_isa
+
 A = np.random.default_rng(0).random((6, 4))
 EXPECTED = linattn.causal(A, A, A)
 

@@ -10,6 +10,8 @@ from table import ALL, CASES, apply
 import linattn
 from linattn import State
 
+pytestmark = pytest.mark.any_isa
+
 KINDS = ("", "_backward", "_step")  # the first is that of `forward`
 CALLS = [(case, kind) for case, kind in product(ALL, KINDS) if case.held or kind != "_step"]
 EACH = pytest.mark.parametrize(("case", "kind"), CALLS, ids=str)
@@ -37,7 +39,10 @@ def letters_of(case, kind):
 
 
 def refuse(case, kind, error, *words, lead=(), **changed):
-    """The call fails, its message has the words, and what would be written to is as before."""
+    """The call fails, its message has the words, and what would be written to is as before.
+
+    A step fails in place and otherwise.
+    """
     given = good(case, kind, lead) | changed
     out = np.full((*lead, N, M), 7.0)
     if not kind:
@@ -46,10 +51,11 @@ def refuse(case, kind, error, *words, lead=(), **changed):
     before = [x.copy() for x in fields]
     name = case.step if kind == "_step" else case.name + kind
     options = case.step_options if kind == "_step" else case.options
-    with pytest.raises(error) as caught:
-        getattr(linattn, name)(**options | ({"in_place": True} if kind == "_step" else {}) | given)
-    for word in (f"{name}: ", *words):
-        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+    for way in ({"in_place": True}, {"in_place": False}) if kind == "_step" else ({},):
+        with pytest.raises(error) as caught:
+            getattr(linattn, name)(**options | way | given)
+        for word in (f"{name}: ", *words):
+            assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
     for x, y in zip(fields, before, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -90,6 +96,12 @@ def test_leading_axes_that_do_not_broadcast(case, kind):
         refuse(case, kind, ValueError, **lead)
 
 
+#: Where long double is double it is one of the dtypes that are taken.
+LONG = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant == np.finfo(float).nmant, reason="long double is double here"
+)
+
+
 @EACH
 @pytest.mark.parametrize(
     ("make", "word"),
@@ -97,6 +109,8 @@ def test_leading_axes_that_do_not_broadcast(case, kind):
         (lambda x: x.astype(complex), "complex128"),
         (lambda x: x.astype(object), "object"),
         (lambda x: x.astype("U3"), "U3"),
+        (lambda x: x.astype("S3"), "S3"),
+        pytest.param(lambda x: x.astype("longdouble"), np.dtype("longdouble").name, marks=LONG),
         (lambda x: x.astype("M8[s]"), "datetime64"),
         (lambda x: np.ma.masked_array(x, x > 0.5), "masked array"),
     ],
@@ -110,6 +124,22 @@ def test_types(case, kind, make, word):
 
 
 @EACH
+def test_ragged_lists(case, kind):
+    for name, own in letters_of(case, kind).items():
+        if len(own) > 1:
+            refuse(case, kind, ValueError, name, "inhomogeneous", **{name: [[1.0, 2.0], [3.0]]})
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_a_cotangent_of_another_shape(case):
+    """It does not broadcast, unlike operands."""
+    right = good(case, "_backward")["grad_out"].shape
+    for shape in ((1, *right[1:]), (*right[:-1], 1), right[1:], (2, *right)):
+        bad = np.ones(shape)
+        refuse(case, "_backward", ValueError, "grad_out has shape", str(shape), grad_out=bad)
+
+
+@EACH
 def test_options(case, kind):
     flags = [] if case.row is None else case.row.flags["step" if kind == "_step" else "forward"]
     for option in (x for x in flags if x != "activation"):
@@ -119,64 +149,129 @@ def test_options(case, kind):
         refuse(case, kind, TypeError, "scale is 'x'", scale="x")
         for bad in (np.nan, np.inf, 10**400):
             refuse(case, kind, ValueError, "scale is ", scale=bad)
+    if case.row is not None and case.row.normalizer:
+        refuse(case, kind, ValueError, "eps is nan", eps=np.nan)
     if case.row is not None and case.row.mapped:
         refuse(case, kind, ValueError, "feature_map", "elu", feature_map="tanh")
-        refuse(case, kind, TypeError, "feature_map", "elu", feature_map=[1])
+        for bad in ([1], None, 3, np.tanh):
+            known = *linattn.feature_maps.NAMES, "or an object of linattn.feature_maps"
+            refuse(case, kind, TypeError, "feature_map", *known, feature_map=bad)
     if "causal" in case.options or case.name == "softmax_attention":
         refuse(case, kind, TypeError, "causal is 1", causal=1)
 
 
+CU_SEQLENS = [  # and what the error says
+    ([1, 5], "begins with 1"), ([-1, 5], "begins with -1"), ([5], "begins with 5"),
+    ([0, 4], "ends with 4"), ([0, 6], "ends with 6"), ([0], "ends with 0"),
+    ([0, 3, 2, 5], "decreases"), ([0, 7, 5], "decreases"), ([0, -1, 5], "decreases"),
+    ([], "(sequences + 1,)"), (5, "(sequences + 1,)"), ([[0, 5]], "(sequences + 1,)"),
+]  # fmt: skip
+NO_INTEGERS = ([0.0, 5.0], "05", [0, None], [False, True], object(), [0, 5j])
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
 @WITH_STATES
-def test_lengths_and_packings(case, kind):
+def test_cu_seqlens(case, kind, lead):
     if kind == "_step":
         return
-    refuse(case, kind, ValueError, "cu_seqlens ends with 4", cu_seqlens=[0, 4])
-    refuse(case, kind, TypeError, "cu_seqlens has dtype float64", cu_seqlens=[0.0, 5.0])
-    refuse(case, kind, ValueError, "cu_seqlens is not an array", cu_seqlens=[[1, 2], [3]])
-    if case.name not in ("linear_scan", "causal_conv1d"):
-        refuse(case, kind, ValueError, "key_lengths has values", "0 to 5", key_lengths=6)
-        refuse(case, kind, TypeError, "key_lengths has dtype float64", key_lengths=2.0)
-        refuse(case, kind, ValueError, "key_lengths is not an array", key_lengths=[[1, 2], [3]])
+    for bad, word in CU_SEQLENS:
+        bad = np.array(bad, int)
+        refuse(case, kind, ValueError, "cu_seqlens", word, lead=lead, cu_seqlens=bad)
+    for bad in NO_INTEGERS:
+        refuse(case, kind, TypeError, "cu_seqlens", lead=lead, cu_seqlens=bad)
+    ragged = [[1, 2], [3]]
+    refuse(case, kind, ValueError, "cu_seqlens is not an array", lead=lead, cu_seqlens=ragged)
 
 
+@pytest.mark.parametrize(
+    ("case", "kind"), [x for x in CALLS if x[0].row and x[0].row.keys and x[1] != "_step"], ids=str
+)
+def test_key_lengths(case, kind):
+    wild = (-1, 6, [-1], [6], 2**40, np.uint64(2**64 - 1), [3, 6, 0], [0, -(2**40), 0])
+    for bad in wild:
+        words = "key_lengths has values", f"0 to {8 if case.row.cross else 5}"
+        bad = 9 if case.row.cross and bad == 6 else bad
+        if not (case.row.cross and np.isin(6, bad)):
+            refuse(case, kind, ValueError, *words, lead=(3,), key_lengths=bad)
+    for bad in ([1, 2], [[1], [2]], [[1, 2, 3]], np.zeros((2, 3), int), np.zeros((3, 1), int)):
+        refuse(case, kind, ValueError, "key_lengths", "(3,)", lead=(3,), key_lengths=bad)
+    for bad in (1.0, [1.0, 2.0, 3.0], True, "3", [None], 1j, [np.nan], object()):
+        refuse(case, kind, TypeError, "key_lengths", lead=(3,), key_lengths=bad)
+    refuse(case, kind, ValueError, "key_lengths", key_lengths=[3])
+    refuse(case, kind, ValueError, "key_lengths is not an array", key_lengths=[[1, 2], [3]])
+
+
+def wrong_fields(x, lead):
+    """What no field of a state can be in place of x, and the error."""
+    yield from ((ValueError, np.stack([x] * 2, -1)), (ValueError, x[None, None]))
+    if x.ndim > len(lead):
+        yield from ((ValueError, x[..., :-1]), (ValueError, x[..., 0]))
+    if x.ndim > len(lead) + 1 and x.shape[-1] != x.shape[-2]:
+        yield ValueError, x.swapaxes(-1, -2)
+    if lead:
+        yield ValueError, np.concatenate([x, x])
+    for other in (x.astype("f4"), x.astype("c16"), x.tolist(), np.ma.masked_array(x, x > 0)):
+        yield TypeError, other
+
+
+def states_of(kind):
+    return {"_step": ["state"], "": ["initial_state"]}.get(kind, ["initial_state", "grad_state"])
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
 @WITH_STATES
-def test_states(case, kind):
+def test_states(case, kind, lead):
     """A field of a wrong length, dtype or type, one that is missing, and no state at all."""
-    state = case.state((), d=D, m=M)
-    where = ["state"] if kind == "_step" else ["initial_state"]
-    where += ["grad_state"] if kind == "_backward" else []
-    for key in where:
+    state = case.state(lead, d=D, m=M)
+    for key in states_of(kind):
         if isinstance(state, np.ndarray):
-            for wrong in (np.stack([state] * 2, -1), state[..., :-1], state[0]):
-                refuse(case, kind, ValueError, f"{key} ", **{key: wrong})
-            for wrong in (state.astype("f4"), state.tolist(), State(state)):
-                refuse(case, kind, TypeError, f"{key} ", **{key: wrong})
+            for error, wrong in wrong_fields(state, lead):
+                refuse(case, kind, error, f"{key} ", lead=lead, **{key: wrong})
+            refuse(case, kind, TypeError, f"{key} ", lead=lead, **{key: State(state)})
             continue
-        for field, x in zip(State._fields, state, strict=True):
+        for field, x in zip(state._fields, state, strict=True):
             if x is None:
-                bad = state._replace(**{field: np.zeros(())})
-                refuse(case, kind, ValueError, f"{key}.{field} ", **{key: bad})
-                continue
-            for wrong in (np.stack([x] * 2, -1), x.astype("f4"), x.tolist(), x.astype(">f8")):
-                error = ValueError if getattr(wrong, "dtype", "") == np.dtype("=f8") else TypeError
-                bad = state._replace(**{field: wrong})
-                refuse(case, kind, error, f"{key}.{field} ", **{key: bad})
-        refuse(case, kind, TypeError, f"{key} is a ndarray", **{key: state.s})
+                wrong = [(ValueError, np.zeros(lead))]
+            else:
+                wrong = [*wrong_fields(x, lead), (TypeError, x.astype(">f8"))]
+                wrong.append(((TypeError, ValueError), None))
+            for error, y in wrong:
+                bad = state._replace(**{field: y})
+                refuse(case, kind, error, f"{key}.{field} ", lead=lead, **{key: bad})
+        for bad in (state[0], 3, (state[0],)):
+            refuse(case, kind, TypeError, f"{key} is a ", lead=lead, **{key: bad})
     if kind == "_step":
         refuse(case, kind, TypeError, "state is ", state=None)
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+@WITH_STATES
+def test_states_of_another_number_of_sequences(case, kind, lead):
+    """Their axis belongs to the state's own shape: neither missing nor broadcast."""
+    for key in states_of(kind) if kind != "_step" else ():
+        for own in ((), (1,), (2,), (4,), (*lead, 1), (*lead, 2), (*lead, 4), lead):
+            bad = case.state(own, d=D, m=M)
+            refuse(case, kind, ValueError, key, lead=lead, cu_seqlens=[0, 2, 2, N], **{key: bad})
+        refuse(case, kind, ValueError, key, **{key: case.state((3,), d=D, m=M)})
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_states_that_cannot_be_updated(case):
-    """Read-only ones, and ones that all heads share."""
+    """Read-only ones, ones that all heads share, and ones that overlap themselves."""
     state = case.state((2,), d=D, m=M)
     for x in flat(state):
         x.flags.writeable = False
-    refuse(case, "_step", ValueError, "state", "read-only", lead=(2,), state=state)
-    shared = apply(lambda x: np.broadcast_to(x[:1], x.shape), case.state((2,), d=D, m=M))
-    refuse(case, "_step", ValueError, "state", lead=(2,), state=shared)
-    alone = case.state((), d=D, m=M)
-    refuse(case, "_step", ValueError, "state", "has shape", lead=(2,), state=alone)
+    here = {"lead": (2,), "in_place": True}
+    refuse(case, "_step", ValueError, "state", "read-only", state=state, **here)
+    strided, alone = np.lib.stride_tricks.as_strided, case.state((), d=D, m=M)
+    for make in (
+        lambda x: np.broadcast_to(x, (2, *x.shape)),
+        lambda x: strided(x, (2, *x.shape), (0, *x.strides), writeable=True),
+        lambda x: strided(np.zeros(x.size + 1), (2, *x.shape), (8, *x.strides)),
+    ):
+        if all(x.size > 1 for x in flat(alone)):
+            refuse(case, "_step", ValueError, "state", state=apply(make, alone), **here)
+    refuse(case, "_step", ValueError, "state", "has shape", state=alone, **here)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)

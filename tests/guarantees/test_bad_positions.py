@@ -9,6 +9,8 @@ from table import CASES, FIRST, apply
 import linattn
 from linattn import State
 
+pytestmark = pytest.mark.any_isa
+
 LEAD, N = (3, 2), 9
 
 WITH_LENGTHS = [x for x in CASES if x.name not in ("linear_scan", "causal_conv1d")]

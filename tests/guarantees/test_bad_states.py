@@ -9,6 +9,8 @@ from table import FIRST, apply, same
 import linattn
 from linattn import FusedState, State
 
+pytestmark = pytest.mark.any_isa
+
 P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
 

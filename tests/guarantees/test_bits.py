@@ -43,6 +43,18 @@ def test_layouts(case, layout, dtype):
 
 
 @EACH
+def test_zero_strides(case):
+    """An expanded row, column or number, as autograd hands over for the gradient of a sum."""
+    operands = case.operands((3,), 37, d=17, m=20, dtype="float32")
+    for name, x in operands.items():
+        one = slice(1)
+        for part in (x[:1], x[(one,) * x.ndim], x[..., :1], x[:, :1] if x.ndim > 1 else x):
+            given = np.broadcast_to(part, x.shape)
+            expected = case.results(operands | {name: given.copy()})
+            assert_same(case.results(operands | {name: given}), expected, name)
+
+
+@EACH
 @pytest.mark.parametrize(
     ("lead", "n", "d", "m"),
     [
@@ -52,15 +64,22 @@ def test_layouts(case, layout, dtype):
         ((), 40, 500, 33),
         ((3,), 300, 20, 33),
         ((13,), 9, 5, 6),
+        ((64,), 20, 8, 8),
     ],
 )
 def test_threads(case, threads, lead, n, d, m):
     operands = case.operands(lead, n, d=d, m=m, dtype="float32")
-    threads(1)
-    expected = case.results(operands)
-    for count in (2, 3, 8):
-        threads(count)
-        assert_same(case.results(operands), expected, f"{count} threads")
+    views = {x: laid(y, "token_major") for x, y in operands.items()}
+    packed = {"cu_seqlens": [0, n // 3, n // 3, n]}
+    if case.held:
+        state = case.state((*lead, 3), d=d, m=m, dtype="float32")
+        packed |= {"initial_state": state, "grad_state": state}
+    for options in ({}, packed) if case.held else ({},):
+        threads(1)
+        expected = case.results(operands, **options)
+        for count, given in ((2, operands), (3, views), (8, operands)):
+            threads(count)
+            assert_same(case.results(given, **options), expected, f"{count} threads")
 
 
 @EACH
@@ -110,6 +129,26 @@ def test_later_tokens(case, value, dtype):
             o = case.call(operands | {name: wild})
             kept = slice(n - t, None) if case.reverse else slice(t)
             np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t}")
+
+
+@HELD
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_earlier_cotangents(case, value):
+    """They change no bit of the gradients of later tokens; that of a state, none of a query's."""
+    n = 70
+    operands, start = case.operands((), n), case.state(())
+    more = {"initial_state": start, "grad_state": start}
+    expected = case.backward(operands, **more)
+    for t in (0, 15, 16, 33, n - 2):
+        wild = operands | {"grad_out": operands["grad_out"].copy()}
+        wild["grad_out"][n - 1 - t if case.reverse else t] = value
+        kept = slice(n - 1 - t) if case.reverse else slice(t + 1, None)
+        for name, x, y in zip(case.letters, case.backward(wild, **more), expected, strict=False):
+            if case.letters[name][0] == "n":
+                np.testing.assert_array_equal(x[kept], y[kept], err_msg=f"{name} {t}")
+    wild = more | {"grad_state": apply(lambda x: np.full_like(x, value), start)}
+    if "q" in case.letters:
+        np.testing.assert_array_equal(case.backward(operands, **wild)[0], expected[0])
 
 
 @HELD

@@ -12,6 +12,7 @@ import linattn
 from linattn import _linattn
 from linattn._core.settings import available_isas
 
+pytestmark = pytest.mark.any_isa
 ISAS = available_isas()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
-from states import assert_same, state, tokens
+from states import assert_same, tokens
 
 import linattn
 from linattn import State
@@ -11,66 +11,7 @@ from linattn._core import settings
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
-NAMES = ["causal", "noncausal", "causal_backward", "noncausal_backward"]
-SIZES = [(1, 1, 1), (5, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 70)]
-
 halves = pytest.mark.parametrize("half", HALVES, ids=str)
-
-
-def both(name, shape, half, **options):
-    """Results of 16-bit operands and of the same numbers in float32."""
-    operands = tokens(shape, dtype=half, cotangent=name.endswith("backward"))
-    f = getattr(linattn, name)
-    return f(*operands, **options), f(*(x.astype("f4") for x in operands), **options)
-
-
-def assert_rounded(result, single, half):
-    """Arrays of tokens are the float32 ones rounded, states the float32 ones themselves."""
-    result, single = ((x,) if isinstance(x, np.ndarray) else x for x in (result, single))
-    for x, y in zip(result, single, strict=True):
-        if isinstance(x, State):
-            assert_same(x, y)
-            continue
-        assert x.dtype == half
-        with np.errstate(over="ignore"):
-            np.testing.assert_array_equal(x.astype("f4"), y.astype(half).astype("f4"))
-
-
-@halves
-@pytest.mark.parametrize("name", ["causal", "causal_backward"])
-def test_states(name, half):
-    cu = [0, 15, 31, 31, 40]
-    for normalize in (True, False):
-        for packed in ({}, {"cu_seqlens": cu}):
-            core = (2, 4, 6, 19) if packed else (2, 6, 19)
-            options = {**packed, "normalize": normalize, "key_lengths": [17, 40]}
-            options["initial_state"] = state(core, normalize=normalize)
-            if name == "causal":
-                options["return_state"] = True
-            else:
-                options["grad_state"] = state(core, normalize=normalize, seed=1)
-            result, single = both(name, (2, 40, 6, 19), half, **options)
-            assert_rounded(result, single, half)
-            assert result[-1].s.dtype == np.float32
-
-
-@halves
-def test_step(half):
-    for normalize in (True, False):
-        operands = [x[:, 0] for x in tokens((5, 1, 17, 33), dtype=half)]
-        current = state((5, 17, 33), normalize=normalize)
-        expected = linattn.step(*(x.astype("f4") for x in operands), current, normalize=normalize)
-        result = linattn.step(*operands, current, normalize=normalize)
-        assert_rounded(result, expected, half)
-        result = linattn.step(*operands, current, normalize=normalize, in_place=True)
-        assert_rounded(result, expected, half)
-        assert result[1].s is current.s
-
-
-@halves
-def test_key_lengths(half):
-    for name in NAMES:
-        assert_rounded(*both(name, (3, 40, 6, 19), half, key_lengths=[0, 17, 40]), half)
 
 
 def patterns(half):
@@ -223,21 +164,6 @@ def test_float16_is_a_type_of_every_gufunc():
     for name in linattn.ufuncs.__all__:
         f = getattr(linattn.ufuncs, name)
         assert any(types[0] == "e" for types in f.types), name
-
-
-@halves
-def test_threads_and_instruction_sets(threads, isa, half):
-    operands = tokens((3, 1001, 32, 48), dtype=half, cotangent=True)
-    threads(1)
-    expected = [linattn.causal(*operands[:3]), linattn.causal_backward(*operands)]
-    for count in range(2, 9):
-        threads(count)
-        assert_same([linattn.causal(*operands[:3]), linattn.causal_backward(*operands)], expected)
-    for name in settings.available_isas():
-        isa(name)
-        for f in NAMES:
-            for n, d, m in SIZES:
-                assert_rounded(*both(f, (2, n, d, m), half), half)
 
 
 WITHOUT = """

@@ -154,6 +154,7 @@ OTHERS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.any_isa
 @OTHERS
 @EACH
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -175,6 +176,7 @@ def test_other_libraries_have_the_same(library, made, name, dtype, bounds):
     close(np.asarray(o), getattr(linattn, name)(*arrays)[..., 0, :], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.any_isa
 @OTHERS
 def test_other_libraries_refuse_the_same(library, made):
     of, arrays = made(), operands("causal")
@@ -192,6 +194,7 @@ def test_other_libraries_refuse_the_same(library, made):
         f(q, k[..., 1:, :], v)
 
 
+@pytest.mark.any_isa
 @OTHERS
 def test_functions_as_maps_of_other_libraries(library, made):
     of, arrays = made(), operands("causal")
@@ -203,6 +206,7 @@ def test_functions_as_maps_of_other_libraries(library, made):
     assert [x is None or x.shape for x in state] == [x is None or x.shape for x in end]
 
 
+@pytest.mark.any_isa
 def test_tensors_that_have_only_shapes():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import linattn.torch as la
@@ -216,40 +220,6 @@ def test_tensors_that_have_only_shapes():
     _, end = la.causal(x, x, x, feature_map=phi, return_state=True)
     assert [y.shape for y in state] == [y.shape for y in end]
     assert (state.log_scale == -torch.inf).all()
-
-
-HELD = {"mlstm": ("nd", "nd", "nm", "n", "n"), "wkv": ("nm", "nm", "m", "m")}
-
-
-@pytest.mark.parametrize("options", [{}, {"normalize": False}])
-@pytest.mark.parametrize("bounds", [None, [0, 3, N]])
-@pytest.mark.parametrize("name", HELD)
-def test_states_relative_to_a_running_maximum(name, bounds, options):
-    options = options if name == "mlstm" else {}
-    sizes, rng = {"n": N, "d": D, "m": M}, np.random.default_rng(4)
-    arrays = [rng.random((2, *(sizes[x] for x in dims)), np.float32) for dims in HELD[name]]
-    state = linattn.initial_state(*arrays, operator=name, cu_seqlens=bounds, **options)
-    options = options | {"cu_seqlens": bounds, "return_state": True}
-    o, end = getattr(linattn, name)(*arrays, initial_state=state, **options)
-    alone, same = getattr(linattn, name)(*arrays, **options)
-    assert np.array_equal(o, alone)
-    for x, y, z in zip(state, end, same, strict=True):
-        assert (x is None) == (z is None)
-        if x is not None:
-            assert np.array_equal(y, z)
-            assert x.shape == y.shape and x.dtype == y.dtype
-
-
-@pytest.mark.parametrize("name", HELD)
-def test_steps_begin_with_such_a_state(name):
-    sizes, rng = {"n": N, "d": D, "m": M}, np.random.default_rng(4)
-    arrays = [rng.random([sizes[x] for x in dims]) for dims in HELD[name]]
-    whole, state = getattr(linattn, name)(*arrays), None
-    for t in range(N):
-        token = [x[t] if "n" in y else x for x, y in zip(arrays, HELD[name], strict=True)]
-        state = state or linattn.initial_state(*token, operator=f"{name}_step")
-        o, state = getattr(linattn, f"{name}_step")(*token, state, in_place=True)
-        close(o, whole[t], rtol=1e-12, atol=1e-12)
 
 
 def test_errors_of_such_states():

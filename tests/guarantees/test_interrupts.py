@@ -22,6 +22,7 @@ interrupted.main({arguments})
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize(
     ("n", "d", "m", "heads", "only"),
@@ -148,6 +149,7 @@ def work(i):
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_start_methods(tmp_path, interpreter, method):
@@ -191,6 +193,7 @@ print("done")
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 def test_many_forks(interpreter):
     count = int(os.environ.get("LINATTN_FORKS", "20"))
@@ -214,6 +217,7 @@ print(run("import linattn"))
 """
 
 
+@pytest.mark.any_isa
 def test_subinterpreters_are_refused_in_words(interpreter):
     """NumPy has one interpreter a process, and so have we: an ImportError, no crash."""
     stdout, _ = interpreter(SUBINTERPRETER)

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from bounds import bound, excess
 from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import LAYOUTS, token_major
 
 import linattn
 from linattn import feature_maps
 from linattn._core.gufuncs import internal_ufuncs
-from linattn.reference import linear as ref
 
 OPERATORS = FORWARD + BACKWARD
 
@@ -24,62 +22,14 @@ def assert_same(actual, expected, message=""):
         np.testing.assert_array_equal(x, y, err_msg=message, strict=True)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_zero_strides(operator):
-    """An expanded row, column or scalar, as autograd hands over for the gradient of a sum."""
-    case = Case(operator, 37, 17, 20, lead=(3,))
-    plain = make(case)
-    for which, x in enumerate(plain):
-        for part in (x[:1], x[:, :1], x[:, :, :1], x[:1, :1, :1]):
-            operands = list(plain)
-            operands[which] = np.broadcast_to(part, x.shape)
-            dense = list(plain)
-            dense[which] = operands[which].copy()
-            assert_same(results(case, operands), results(case, dense))
-
-
-@pytest.mark.parametrize("operator", BACKWARD)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradients_are_summed_to_the_broadcast_shape(operator, dtype):
-    n, d, m = 21, 5, 9
-    rng = np.random.default_rng(1)
-    for leads in [
-        ((2, 3), (3,), (), (2, 3)),
-        ((), (2, 3), (1, 3), (3,)),
-        ((1, 3), (2, 1), (2, 3), ()),
-        ((), (), (4,), ()),
-        ((1, 1), (1,), (), ()),
-        ((2, 4, 3), (2, 1, 3), (2, 1, 3), (2, 4, 3)),  # grouped queries
-    ]:
-        lead = np.broadcast_shapes(*leads)
-        case = Case(operator, n, d, m, lead=lead, dtype=dtype)
-        widths = (d, d, m, m)
-        operands = [
-            rng.standard_normal((*own, n, w)).astype(dtype)
-            for own, w in zip(leads, widths, strict=True)
-        ]
-        dense = [np.broadcast_to(x, (*lead, n, x.shape[-1])).copy() for x in operands]
-        summed, allowed, whole = results(case, operands), bound(case, dense), results(case, dense)
-        for x, grad, slack, full in zip(operands[:3], summed, allowed, whole, strict=True):
-            assert grad.shape == x.shape
-            assert grad.dtype == x.dtype
-            full = ref._sum_to(full.astype(np.longdouble), x)
-            slack = ref._sum_to(slack, x)
-            assert excess(grad, full, slack) <= 1
-
-
 @pytest.mark.parametrize("operator", FORWARD)
-def test_out_may_overlap_an_input(operator):
+def test_out_may_overlap_inputs_in_part(operator):
+    """Rows of v are read after others were written; and out may be all of the operands."""
     case = Case(operator, 70, 24, 24, lead=(2,))
     plain = make(case)
     (expected,) = results(case, plain)
     f = getattr(linattn, operator)
-    for which in range(3):
-        operands = [x.copy() for x in plain]
-        o = f(*operands, **case.options, out=operands[which])
-        assert o is operands[which]
-        np.testing.assert_array_equal(o, expected)
-    for shift in (1, -1):  # partly over v: rows are read after others were written
+    for shift in (1, -1):
         memory = np.zeros((2, 72, 24), "f4")
         v, out = memory[:, 1:71], memory[:, 1 + shift : 71 + shift]
         v[...] = plain[2]

@@ -6,7 +6,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from cases import BACKWARD, FORWARD
 from table import ATTENTION
 
 import linattn
@@ -82,32 +81,41 @@ def test_no_states_where_none_is_asked_for(rule, way, dtypes):
         assert peak - new - copies < states / 4
 
 
-GARBAGE = """
-from itertools import product
+GRADIENTS = """
+import resource, sys
 import linattn, numpy as np
-from bounds import bound, evaluate, excess
-from cases import DTYPES, WIDE_SIZES, Case, call, make
-for normalize, dtype in product((True, False), DTYPES):
-    for n, d, m in [(5, 3, 2), (37, 9, 10), (37, 17, 33), *WIDE_SIZES]:
-        case = Case("{operator}", n, d, m, normalize=normalize, dtype=dtype)
-        operands = make(case)
-        right, slack = evaluate(case, operands, np.float64), bound(case, operands)
-        for isa in linattn._core.settings.available_isas():
-            linattn.set_isa(isa)
-            np.full(2**22, np.nan)  # freed at once, and the next to be handed out
-            result = call(linattn, case, operands)
-            for x, y, allowed in zip(result if case.backward else [result], right, slack):
-                assert excess(x, y, allowed) < 10, (case, isa)
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+n, d = 2**18, 64
+q, v, c = (np.full((n, d), 0.125, "f4") for _ in range(3))
+operands = q, q, v, {operands}, c
+backward = linattn.{name}_backward
+backward(*(x[:3000] for x in operands))
+before = peak()
+result = backward(*operands)
+print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
-@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
-def test_scratch_is_written_before_it_is_read(interpreter, operator):
-    """Fresh memory is zeros too often to notice; here it is NaN, which even times 0 shows."""
-    large = str(2**30)  # never fresh pages from the system, never any handed back
-    keep = {"MALLOC_MMAP_THRESHOLD_": large, "MALLOC_TRIM_THRESHOLD_": large}
-    interpreter(GARBAGE.format(operator=operator), **keep)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
+@pytest.mark.parametrize(
+    ("name", "gates", "mebibytes"),
+    [
+        ("delta", [], 8), ("gated", ["(n, d), -0.5"], 8),
+        ("gated_delta", ["n, -0.1"], 8), ("gated_delta", ["n, -60.0"], 8),
+        ("gated_delta", ["n, -1e30"], 20), ("gated_delta", ["(n, d), -0.1"], 8),
+        ("gated_delta", ["(n, d), -70.0"], 28),
+    ],
+)  # fmt: skip
+def test_gradients_keep_few_states(interpreter, name, gates, mebibytes):
+    """Some square roots of n states, even if every token is a chunk of its own; never n (4 GiB)."""
+    values = gates + ["n, 0.5"] * name.endswith("delta")
+    operands = ", ".join(f'np.full({x}, "f4")' for x in values)
+    stdout, _ = interpreter(GRADIENTS.format(name=name, operands=operands))
+    assert float(stdout) <= mebibytes
 
 
 FLAT = """

@@ -12,6 +12,8 @@ import pytest
 
 import linattn
 
+pytestmark = pytest.mark.any_isa
+
 UNSET = {"LINATTN_NUM_THREADS": "", "OMP_NUM_THREADS": ""}
 
 LOKY = """

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from states import assert_same, flat
-from table import CASES, ROUNDINGS, allowed, apply, rows, same
+from table import ALL, CASES, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
 from linattn._call.recurrence import RECURRENCES
 
 N = 70
 EACH = pytest.mark.parametrize("case", CASES, ids=str)
+#: The ends of more sequences than most of them have tokens.
+MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in CASES if x.name not in ("linear_scan", "causal_conv1d")]
+WITH_LENGTHS = [x for x in ALL if x.row is not None and x.row.keys]
 
 
 def per_token(case):
@@ -52,11 +54,12 @@ def test_a_cut_anywhere(case, dtype, t):
 
 @EACH
 @DTYPES
-def test_packed_sequences(case, dtype):
-    """Each has the bits that it has alone, states and gradients too; two of them are empty."""
-    bounds = [0, 0, 17, 50, 50, N]
+@pytest.mark.parametrize("bounds", [[0, 0, 17, 50, 50, N], MANY], ids=["few", "many"])
+def test_packed_sequences(case, dtype, bounds):
+    """Each has the bits that it has alone, states and gradients too; some are empty."""
     operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
-    start, grad = (case.state((2, 5), dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
+    lead = (2, len(bounds) - 1)
+    start, grad = (case.state(lead, dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
     o, last = case.forward(operands, initial_state=start, cu_seqlens=bounds)
     packed = {"initial_state": start, "cu_seqlens": bounds}
     *grads, dstart = case.backward(operands, **packed, grad_state=grad)
@@ -76,7 +79,52 @@ def test_packed_sequences(case, dtype):
                 sums[name] = y + sums[name]
     for name, x in zip(case.letters, grads, strict=True):
         if name not in per_token(case):
-            close(x, sums[name], atol=roundings(5 * ROUNDINGS, *grads))
+            close(x, sums[name], atol=roundings(lead[1] * ROUNDINGS, *grads))
+
+
+@EACH
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": [0, 17, 50, 50, N]}], ids=str)
+def test_one_state_for_several_heads(case, options):
+    """The bits of as many copies; its gradient is the sum of theirs."""
+    lead, r = (2, 3), (4,) if options else ()
+    operands, grad = case.operands(lead, N), case.state((*lead, *r), seed=2)
+    for own in ((), (1,), (3,), (1, 3), (2, 1)):
+        few = case.state((*own, *r))
+        whole = apply(
+            lambda x, own=own: np.broadcast_to(x, (*lead, *r, *x.shape[len(own + r) :])).copy(), few
+        )
+        one = case.forward(operands, initial_state=few, **options)
+        assert_same(one, case.forward(operands, initial_state=whole, **options))
+        if not r and not case.reverse:
+            assert_same(case.one_step(operands, 0, few), case.one_step(operands, 0, whole))
+        more = options | {"grad_state": grad}
+        *some, dfew = case.backward(operands, initial_state=few, **more)
+        *grads, dwhole = case.backward(operands, initial_state=whole, **more)
+        assert_same(some, grads)
+        for x, y, given in zip(flat(dfew), flat(dwhole), flat(few), strict=True):
+            assert x.shape == given.shape
+            axes = tuple(i for i in (0, 1) if (1, 1, *own)[len(own) + i] == 1)
+            close(x, y.sum(axes).reshape(x.shape), atol=allowed(x, y, sides=12))
+
+
+@EACH
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_sequence_knows_nothing_of_its_neighbours(case, value):
+    """Whatever the operands of one of them hold: the results of the others have the same bits."""
+    bounds = [0, 15, 15, 31, 31, 40, 60, N]
+    operands, start = case.operands((), N, d=6, m=5), case.state((7,), d=6, m=5)
+    more = {"cu_seqlens": bounds, "initial_state": start, "grad_state": start}
+    expected = case.results(operands, **more)
+    for r, (begin, end) in enumerate(pairwise(bounds)):
+        others = np.delete(np.arange(7), r)
+        tokens = np.delete(np.arange(N), np.s_[begin:end])
+        for name in (x for x in operands if x == "grad_out" or x in per_token(case)):
+            wild = operands | {name: operands[name].copy()}
+            wild[name][begin:end] = value
+            for x, y in zip(case.results(wild, **more), expected, strict=True):
+                rest = {7: others, N: tokens}.get(len(x) if x.ndim else 0)
+                if rest is not None:
+                    np.testing.assert_array_equal(x[rest], y[rest], err_msg=f"{name} {r}")
 
 
 @pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
@@ -86,17 +134,21 @@ def test_packed_sequences(case, dtype):
 def test_key_lengths(case, bad, options, dtype):
     """What lies past them is not read, and its gradients are zeros; they count along all of n."""
     lengths = [40, 0, 64]
-    operands = case.operands((3,), N, d=6, m=5, dtype=dtype)
-    padded = [x for x in per_token(case) if x not in ("q", "x", "C", "z")]
+    operands = case.operands((3,), N, s=N, d=6, m=5, dtype=dtype)
+    padded = [x for x in case.letters if case.letters[x][0] in "ns" and x not in "qxCz"]
     clean = {x: y.copy() for x, y in operands.items()}
     for name in padded:
         for b, length in enumerate(lengths):
             clean[name][b, length:] = 0
             operands[name][b, length:] = bad
-    got = case.results(operands, key_lengths=lengths, **options)
-    wide = {x: y.astype(np.longdouble) for x, y in clean.items()}
-    expected = case.results(wide, reference, key_lengths=lengths, **options)
-    count = len(flat(case.forward(clean)))
+    more = {"key_lengths": lengths}
+    if case.held:
+        start = case.state((3, 4) if options else (3,), dtype=dtype, d=6, m=5)
+        more |= options | {"initial_state": start, "grad_state": start}
+    assert_same(case.results(clean, key_lengths=N), case.results(clean))
+    got = case.results(operands, **more)
+    expected = case.results(wide(clean), reference, **wide(more))
+    count = len(got) - len(flat(case.backward(clean, **more)))
     for part in (slice(count), slice(count, None)):
         atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)
         for x, y in zip(got[part], expected[part], strict=True):
@@ -137,6 +189,9 @@ def test_a_state_of_zeros_changes_no_bit(case):
     o, _ = case.forward(operands, initial_state=zero)
     assert_same(o, expected)
     assert_same(case.forward(operands)[0], expected)
+    grad = case.state((2,), seed=2)
+    grads = case.backward(operands, initial_state=zero, grad_state=grad)
+    assert_same(case.backward(operands, grad_state=grad), grads)
 
 
 def test_every_recurrence_is_here():

@@ -212,6 +212,7 @@ def test_operands_in_the_pool():
     assert same([o, rows(pool, INDICES)], expected)
 
 
+@pytest.mark.any_isa
 def test_dask_arrays():
     dask = pytest.importorskip("dask.array")
     q = dask.ones((B, N, 4), chunks=(B, 2, 4))

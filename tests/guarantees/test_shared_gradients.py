@@ -222,6 +222,7 @@ def test_sums_do_not_depend_on_the_layout(count):
 # --- the bridges -------------------------------------------------------------------
 
 
+@pytest.mark.any_isa
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("row", TORCH, ids=str)
 def test_tensors(row, dtype):
@@ -247,6 +248,7 @@ def _call(f: Callable[..., Any], row: Row, operands: dict[str, Any]) -> Any:
     return f(*given, **after, **options)
 
 
+@pytest.mark.any_isa
 @pytest.mark.parametrize("row", TORCH, ids=str)
 def test_jax_arrays(row):
     """Pairs, in float32: 16 roundings deep for 65,536 heads."""
@@ -277,6 +279,7 @@ def test_jax_arrays(row):
     check(gradients(operands), expected(row, operands, (HEADS,)), own + 16, U)
 
 
+@pytest.mark.any_isa
 @pytest.mark.parametrize("row", [ROWS[0], ROWS[5], ROWS[7], ROWS[-8]], ids=str)
 def test_dask_arrays(row):
     """Blocks of tokens and of heads add what is not rounded yet."""

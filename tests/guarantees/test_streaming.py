@@ -69,6 +69,13 @@ def test_an_error_comes_at_its_chunk():
         next(stream)
 
 
+def test_a_stream_takes_the_options_of_one_chunk():
+    """Lengths and packings count along a whole sequence, not along a chunk."""
+    for bad in ({"key_lengths": 3}, {"cu_seqlens": [0, 5]}, {"return_state": True}, {"no": 1}):
+        with pytest.raises(TypeError):
+            list(linattn.stream([tokens((5, 4, 3))], **bad))
+
+
 def test_blocks():
     x, y = np.arange(20.0).reshape(10, 2), np.arange(60.0).reshape(3, 10, 2)
     for size in (1, 3, 5, 10, 11, np.int64(4)):

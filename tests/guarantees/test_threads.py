@@ -6,47 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD, Case, call, make
-from layouts import token_major
 from states import assert_same, flat
 
 import linattn
 
 OPERATORS = FORWARD + BACKWARD
-SHAPES = [  # lead, n, d, m
-    ((), 1, 1, 1),
-    ((), 129, 17, 5),
-    ((), 3000, 64, 64),  # one head: panels
-    ((), 2**17 + 11, 4, 4),  # one long head: segments
-    ((), 300, 8, 500),  # wide values
-    ((), 40, 500, 500),
-    ((3,), 1001, 32, 48),
-    ((2, 8), 257, 64, 64),
-    ((64,), 20, 8, 8),
-    ((), 70001, 8, 8),
-]
-
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
 def results(case, operands):
     result = call(linattn, case, operands)
     return result if case.backward else (result,)
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_one_to_eight_threads(threads, operator, shape):
-    lead, n, d, m = shape
-    for dtype in ("float32", "float64") if n < 20000 else ("float32",):
-        case = Case(operator, n, d, m, lead=lead, dtype=dtype)
-        operands = make(case)
-        threads(1)
-        expected = results(case, operands)
-        for count in (2, 3, 4, 5, 6, 7, 8):
-            threads(count)
-            assert linattn.get_num_threads() == count
-            for x, y in zip(results(case, operands), expected, strict=True):
-                np.testing.assert_array_equal(x, y, err_msg=f"{count} threads")
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -94,20 +64,6 @@ def test_a_state_of_which_some_columns_are_zero(threads, backward):
     assert np.isnan(found[0][0]).any()
     for x in found[1:]:
         np.testing.assert_array_equal(x, found[0])
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_layout_and_threads(threads, operator):
-    """A view that arrives as many small calls shares its work out differently: still no bit."""
-    case = Case(operator, 2000, 32, 32, lead=(2, 3))
-    operands = make(case)
-    threads(1)
-    expected = results(case, operands)
-    views = [token_major(x) for x in operands]
-    for count in (1, 2, 5):
-        threads(count)
-        for x, y in zip(results(case, views), expected, strict=True):
-            np.testing.assert_array_equal(x, y)
 
 
 def test_concurrent_callers(threads):
@@ -198,6 +154,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize("script", [FORK, FORK_WHILE_BUSY, MULTIPROCESSING])
 def test_fork(interpreter, script):
@@ -236,6 +193,7 @@ print(len(codes), sum(map(bool, codes)))
 """
 
 
+@pytest.mark.any_isa
 @needs_posix
 def test_fork_in_the_middle_of_a_call(interpreter):
     """A signal handler that forks: the child goes on with the call, and nothing is missing."""
@@ -261,12 +219,14 @@ print("same")
 """
 
 
+@pytest.mark.any_isa
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
 def test_a_process_that_is_moved(interpreter):
     """To one CPU, to another one that it was not on when its workers began, and back."""
     assert interpreter(MOVED)[0].strip() == "same"
 
 
+@pytest.mark.any_isa
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
 def test_leaves_the_callers_cpus_alone(threads):
     """The workers keep off the caller's CPU; the caller may go where it could before."""

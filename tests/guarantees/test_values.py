@@ -9,8 +9,8 @@ from cases import MAPS
 from isas import ISAS
 from operands import vanishes
 from slow import slow
-from states import flat
-from table import ALL, ROUNDINGS, SHARED, Case, apply, first_of
+from states import assert_same, flat
+from table import ALL, ROUNDINGS, SHARED, Case, apply, first_of, wide
 
 from linattn import feature_maps, reference
 
@@ -31,15 +31,6 @@ def states(case: Case, lead, dtype, **widths) -> dict:
         return {}
     start, last = (case.state(lead, dtype=dtype, seed=x, **widths) for x in (1, 2))
     return {"initial_state": start, "grad_state": last}
-
-
-def wide(x):
-    """Arrays in float64, or those of float64 in long double; those of states too."""
-    if isinstance(x, dict):
-        return {name: wide(y) for name, y in x.items()}
-    if isinstance(x, tuple):
-        return type(x)(*(None if y is None else wide(y) for y in x))
-    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
 
 
 def check(case: Case, operands, **more) -> None:
@@ -94,7 +85,14 @@ def test_wrong_versions_exceed_the_bound(case, dtype):
 def test_every_instruction_set(isa, name, case):
     isa(name)
     for n, d, m in ((37, 21, 18), (20, 3, 35)):
-        check(case, case.operands((2,), n, d=d, m=m, dtype="float32"))
+        operands = case.operands((2,), n, d=d, m=m, dtype="float32")
+        check(case, operands, **states(case, (2,), "float32", d=d, m=m))
+        if case.held and not case.reverse:
+            start = case.state((2,), dtype="float32", d=d, m=m)
+            got = flat(case.one_step(operands, 0, start))
+            expected = flat(case.forward(case.rows(operands, 0, 1), initial_state=start))
+            for x, y in zip(got, expected, strict=True):
+                close(x, y.reshape(x.shape), atol=roundings(2 * ROUNDINGS, *expected))
 
 
 @pytest.mark.parametrize("case", [x for x in ALL if "g" in x.letters], ids=str)
@@ -135,29 +133,45 @@ def test_maps(case, phi):
 def test_sixteen_bits(case, dtype, gates):
     """Computed in float32 and rounded once; states and sums over tokens stay in float32."""
     operands = case.operands((2,), 70, d=6, m=5, dtype=dtype)
-    wide = [x.name for x in case.row.operands if x.state_dtype] if case.row and gates else []
-    operands |= {x: operands[x].astype(np.float32) for x in wide if x in operands}
+    single = [x.name for x in case.row.operands if x.state_dtype] if case.row and gates else []
+    operands |= {x: operands[x].astype(np.float32) for x in single if x in operands}
     single = {name: x.astype(np.float32) for name, x in operands.items()}
-    got, expected = case.results(operands), case.results(single)
-    rounded = [x for x in got if x.dtype == dtype]
-    assert got[0].dtype == dtype and len(rounded) > 1
-    for x, y in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(x, y.astype(x.dtype))
+    assert case.call(operands).dtype == dtype
+    ways = [{}]
+    if case.held:
+        for lead, more in (((2,), {}), ((2, 4), {"cu_seqlens": [0, 17, 17, 40, 70]})):
+            ways.append(states(case, lead, "float32", d=6, m=5) | more)
+    for more in ways:
+        for x, y in zip(case.results(operands, **more), case.results(single, **more), strict=True):
+            np.testing.assert_array_equal(x, y.astype(x.dtype))
+    if case.held:
+        start = ways[1]["initial_state"]
+        o, state = case.one_step(operands, 0, start)
+        expected, after = case.one_step(single, 0, start)
+        np.testing.assert_array_equal(o, expected.astype(dtype))
+        assert o.dtype == dtype
+        assert_same(state, after)
 
 
 @EACH
-def test_leading_axes_broadcast(case):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_leading_axes_broadcast(case, dtype):
     """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
-    operands = case.operands((2, 3), 20)
+    operands, more = case.operands((2, 3), 20, dtype=dtype), states(case, (2, 3), dtype)
+    forward = case.forward if case.held else case.call
+    start = {x: y for x, y in more.items() if x == "initial_state"}
     names = [x for x in case.letters if x not in SHARED]
     for name, axis in product(names if len(names) > 1 else [], (0, 1)):
         few = operands[name].take([0], axis)
         whole = operands | {name: np.broadcast_to(few, operands[name].shape).copy()}
         part = operands | {name: few}
-        np.testing.assert_array_equal(case.call(part), case.call(whole))
-        got, alone = case.backward(part), case.backward(whole)
-        for of, x, y in zip(case.letters, got, alone, strict=True):
-            y = y.sum(axis, keepdims=True) if of == name else y
+        assert_same(forward(part, **start), forward(whole, **start))
+        if case.held:
+            one, alone = (case.one_step(x, 0, more["initial_state"]) for x in (part, whole))
+            assert_same(one, alone)
+        got, alone = flat(case.backward(part, **more)), flat(case.backward(whole, **more))
+        for i, (x, y) in enumerate(zip(got, alone, strict=True)):
+            y = y.sum(axis, keepdims=True) if i == [*case.letters].index(name) else y
             close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
 
 

@@ -1,5 +1,7 @@
 """linattn.jax on every row of the table of cases: the NumPy package's results and gradients."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from states import flat
@@ -37,13 +39,16 @@ def test_results_and_gradients(case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_states_and_steps(case):
+    """Gradients of states too."""
     operands, start = case.operands((2,), 9), case.state((2,))
     names = {name: operands[name] for name in case.letters}
-    o, end = jax.jit(lambda x, y: case.forward(x, la, initial_state=y))(names, start)
-    expected = case.forward(operands, initial_state=start)
-    compare((o, end), list(expected))
-    step = getattr(la, case.step)
-    compare(
-        step(**case.token(operands, 0), state=start, **case.step_options),
-        list(case.one_step(operands, 0, start)),
-    )
+    run = jax.jit(lambda x, y: case.forward(x, la, initial_state=y))
+    result, back = jax.vjp(run, names, start)
+    compare(result, list(case.forward(operands, initial_state=start)))
+    last = case.state((2,), seed=2)
+    grads, dstart = back((operands["grad_out"], last))
+    expected = case.backward(operands, initial_state=start, grad_state=last)
+    compare([*(grads[name] for name in case.letters), dstart], list(expected))
+    step = jax.jit(partial(getattr(la, case.step), **case.step_options))
+    result = step(**case.token(operands, 0), state=start)
+    compare(result, list(case.one_step(operands, 0, start)))

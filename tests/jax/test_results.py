@@ -43,34 +43,6 @@ def test_dtypes(dtype):
     assert all(bool(jnp.isfinite(x).all()) for x in grads)
 
 
-@pytest.mark.parametrize(("name", "operands", "options"), ATTENTION,
-                         ids=[f"{x[0]}-{i}" for i, x in enumerate(ATTENTION)])  # fmt: skip
-def test_states(name, operands, options):
-    """Given, returned, their gradients, and tokens one by one."""
-    f = linattn.feature_maps.get(options.get("feature_map", "elu")).features(D)
-    normalized = name == "causal" and options.get("normalize", True)
-    start = State(draw(2, 3, f, M), abs(draw(2, 3, f)) if normalized else None)
-    more = {"initial_state": start, "return_state": True}
-    run = getattr(la, name)
-    compare(run(*operands, **options, **more),
-            getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
-    check_grads(
-        lambda state, *x: run(*x, **options, initial_state=state, return_state=True),
-        (start, *operands), order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5,
-    )  # fmt: skip
-    state, rows = start, []
-    static = {x: y for x, y in options.items() if x not in ("bonus", "erase")}
-    one = getattr(la, "step" if name == "causal" else f"{name}_step")
-    step = jax.jit(partial(one, **static))
-    for i in range(3):
-        token = [x[..., i] if x.ndim == 3 else x[..., i, :] for x in operands]
-        extra = {x: y if x == "bonus" else y[..., i, :] for x, y in options.items()
-                 if x in ("bonus", "erase")}  # fmt: skip
-        o, state = step(*token, state=state, **extra)
-        rows.append(o)
-    compare(jnp.stack(rows, -2), run(*operands, **options, initial_state=start)[..., :3, :], 1e-12)
-
-
 def test_no_copy():
     """XLA gives its buffers to C as they are, those that are broadcast too, and adds none."""
     operands = Q, K[:, :1], V[:1]

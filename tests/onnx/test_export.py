@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from bounds import close, moved, roundings
+from gates import RULE_ROUNDINGS as ROUNDINGS
 from onnx_models import TARGETS, Call, Calls, Function, exported, feed, kinds, nodes, onnx, run
-from rules import ROUNDINGS
 from torch_cases import ROWS, STEPPED, outputs
 
 import linattn

@@ -1,7 +1,5 @@
 """What only the delta rule does: strengths of every kind, memories that may grow."""
 
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -163,29 +161,3 @@ def test_zero_strength():
     assert grads[3][::3].all()
     for x, y in zip(grads, twin, strict=True):
         close(x, y, atol=roundings(ROUNDINGS, *twin))
-
-
-SCRIPT = """
-import resource, sys
-import linattn, numpy as np
-
-def peak():
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-n, d = 2**18, 64
-q, v, g = (np.full((n, d), 0.125, "f4") for _ in range(3))
-beta = np.full(n, 0.5, "f4")
-few = slice(3000)
-linattn.delta_backward(q[few], q[few], v[few], beta[few], g[few])
-before = peak()
-result = linattn.delta_backward(q, q, v, beta, g)
-print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
-def test_memory(interpreter):
-    """The square root of the chunks, not the states of all tokens, nor of all chunks (256 MiB)."""
-    stdout, _ = interpreter(SCRIPT)
-    assert float(stdout) <= 8

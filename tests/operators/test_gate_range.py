@@ -3,18 +3,23 @@
 import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, close, excess
-from gated_calls import both, oracle, states
-from gates import KINDS as GATED
-from gates import Case, compare, magnitude, make
-from rules import DPLR, GATED_DELTA
-from rules import KINDS as RULES
-from rules import make as make_rule
+from gates import (
+    DPLR,
+    DTYPES,
+    GATED,
+    GATED_DELTA,
+    by_channel,
+    compare,
+    each_gated,
+    each_rule,
+    magnitude,
+    oracle,
+)
 
 import linattn
 from linattn import State
 from linattn.reference import gated_attention as ref
 
-DTYPES = ("float32", "float64")
 #: Gates whose sums, of any run, have exponentials in range.
 PATTERNS = (
     [0, 50, 20, -70], [6] * 11 + [-6] * 11, [1, -1], [30, -30, 0], [70, -70], [0, 0, 65, -40, -25],
@@ -22,58 +27,65 @@ PATTERNS = (
 )  # fmt: skip
 
 
-def rising(pattern, case, channels):
+def rising(pattern, dtype, shape):
     """The pattern again and again: eight times as much of it in float64, and half of it where
     there is a gate a channel, whose range is that much less."""
-    unit = np.array(pattern, case.dtype) * (8 if case.dtype == "float64" else 1)
+    unit = np.array(pattern, dtype) * (8 if dtype == "float64" else 1)
+    n, *channels = shape
     if not channels:
-        return np.resize(unit, case.n)
-    return np.stack([np.resize(np.roll(unit / 2, i), case.n) for i in range(case.d)], -1)
+        return np.resize(unit, n)
+    return np.stack([np.resize(np.roll(unit / 2, i), n) for i in range(channels[0])], -1)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-@GATED
-def test_growing_memories(pattern, channels, bonus):
+@each_gated
+def test_growing_memories(pattern, case):
     """Right as long as the memory is finite, forward and backward.
 
     Short, for what is not forgotten is rounded once more with every chunk, here every token.
     """
     for dtype, n, d, m in (("float32", 30, 8, 4), ("float64", 30, 8, 4), ("float32", 20, 72, 20)):
-        case = Case(n, d, m, (), channels, bonus, dtype=dtype)
-        arrays = make(case) | {"g": rising(pattern, case, channels)}
-        first, last = states(case)
-        more = {"initial_state": first, "grad_state": last}
-        compare(case, arrays, both(linattn, case, arrays, **more), **more)
+        arrays = case.operands((), n, d=d, m=m, dtype=dtype)
+        arrays["g"] = rising(pattern, dtype, arrays["g"].shape)
+        more = ends(case, d=d, m=m, dtype=dtype)
+        compare(case, arrays, case.named(arrays, **more), **more)
+
+
+def ends(case, **sizes):
+    """An initial state, and the gradient of the final one."""
+    first, last = (case.state((), seed=seed, **sizes) for seed in (1, 2))
+    return {"initial_state": first, "grad_state": last}
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-@pytest.mark.parametrize("kind", [x for x in GATED_DELTA + DPLR if not x.erase], ids=str)
-def test_growing_memories_of_rules(pattern, kind):
+@pytest.mark.parametrize(
+    "case", [x for x in GATED_DELTA + DPLR if "erase" not in x.letters], ids=str
+)
+def test_growing_memories_of_rules(pattern, case):
     """The same, each row within roundings of what it could be if no key were ever erased.
 
     Gates are alike in all channels, and DPLR reads what is decayed: what is erased lets nothing
     grow then.
     """
     for dtype in DTYPES:
-        case = kind._replace(n=30, d=8, m=5, dtype=dtype)
-        arrays = make_rule(case)
-        g = rising(pattern, case, False) / (2 if case.key_channels else 1)
-        arrays["g"] = np.repeat(g[:, None], case.d, 1) if case.key_channels else g
-        if case.rule == "dplr":
-            arrays["a"] *= np.exp(g)[:, None]
-        plain = Case(case.n, case.d, case.m, channels=case.key_channels, dtype=dtype)
+        arrays = case.operands((), 30, d=8, dtype=dtype)
+        channels, a = by_channel(case), arrays.get("a")
+        g = rising(pattern, dtype, (30,)) / (2 if channels else 1)
+        arrays["g"] = np.repeat(g[:, None], 8, 1) if channels else g
+        if case.name == "dplr":
+            arrays["a"] = a * np.exp(g)[:, None]
+        plain = GATED[2 * channels]
         sizes = magnitude(plain, {name: arrays[name] for name in ("q", "k", "v", "g", "grad_out")})
-        with np.errstate(all="ignore"):
-            actual, expected = both(linattn, case, arrays), oracle(case, arrays)
+        actual, expected = case.named(arrays), oracle(case, arrays)
         for name in ("o", "s", "dq", "dv"):
             size = sizes[name].max(-1, keepdims=True) if name != "s" else sizes[name].max()
             allowed = DELTA_ROUNDINGS * np.finfo(dtype).eps / 2 * size
             assert excess(actual[name], expected[name], allowed * np.ones_like(actual[name])) <= 1
         # Others are made of products of the memory and its gradient: less may grow there.
         arrays["g"] = arrays["g"] / 4
-        if case.rule == "dplr":
-            arrays["a"] = make_rule(case)["a"] * np.exp(g / 4)[:, None]
-        assert all(np.isfinite(x).all() for x in both(linattn, case, arrays).values())
+        if case.name == "dplr":
+            arrays["a"] = a * np.exp(g / 4)[:, None]
+        assert all(np.isfinite(x).all() for x in case.named(arrays).values())
 
 
 def test_the_sums_that_were_nan():
@@ -87,101 +99,96 @@ def test_the_sums_that_were_nan():
     assert np.isfinite(o).all() and np.isfinite(state.s).all()
 
 
-@GATED
-def test_chunks_end_by_earlier_gates_alone(channels, bonus):
+@each_gated
+def test_chunks_end_by_earlier_gates_alone(case):
     """No bit of an output hangs on a later gate that makes the memory grow."""
     for dtype, d in (("float32", 5), ("float64", 72), ("float32", 200)):
-        case = Case(140, d, 9, (), channels, bonus, dtype=dtype)
-        arrays = make(case)
-        del arrays["grad_out"]
+        arrays = case.operands((), 140, d=d, m=9, dtype=dtype)
         rng = np.random.default_rng(1)
         arrays["g"] = rng.uniform(-25, 24, arrays["g"].shape).astype(dtype)
-        clean = linattn.gated(**arrays)
-        for t in range(0, case.n, 7):
+        clean = case.call(arrays)
+        for t in range(0, 140, 7):
             for value in (np.nan, 45.0, 1e30, -np.inf):
                 g = arrays["g"].copy()
                 g[t:] = value
-                with np.errstate(all="ignore"):
-                    o = linattn.gated(**{**arrays, "g": g})
+                o = case.call(arrays | {"g": g})
                 np.testing.assert_array_equal(o[:t], clean[:t], err_msg=f"{t}, {value}")
 
 
 # --- resets -------------------------------------------------------------------
 
 
+def same(actual, clean, rows):
+    """Whether results have the same bits, from some row on or before it."""
+    for name, kept in rows.items():
+        np.testing.assert_array_equal(actual[name][kept], clean[name][kept], err_msg=name)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@GATED
-def test_a_reset_forgets_what_is_not_finite(channels, bonus, value):
+@each_gated
+def test_a_reset_forgets_what_is_not_finite(case, value):
     """In an initial state, a value or a key, at any place of a chunk: as if it had been 0."""
+    bonus = "bonus" in case.letters
     for dtype in DTYPES:
-        case = Case(40, 6, 5, (), channels, bonus, dtype=dtype)
-        arrays, (first, last) = make(case), states(case)
+        arrays = case.operands((), 40, d=6, m=5, dtype=dtype)
+        more = ends(case, d=6, m=5, dtype=dtype)
         for where in ("state", "k", "v"):
             for t in (0, 1, 2, 15, 16, 17, 31, 39):
-                g = arrays["g"].copy()
-                g[t] = -np.inf
-                bad = {**arrays, "g": g, "k": arrays["k"].copy(), "v": arrays["v"].copy()}
-                s = first.s.copy()
+                good = arrays | {"g": arrays["g"].copy()}
+                good["g"][t] = -np.inf
+                bad = good | {"k": arrays["k"].copy(), "v": arrays["v"].copy()}
+                s = more["initial_state"].s.copy()
                 if where == "state":
                     s[2, 3] = value
                 elif t > 0:
                     bad[where][t - 1, 2] = value
-                more = {"initial_state": State(s), "grad_state": last}
-                actual = both(linattn, case, bad, **more)
-                good = {**arrays, "g": g}
-                clean = both(linattn, case, good, initial_state=first, grad_state=last)
-                for name, after in (("o", t + bonus), ("dq", t + bonus), ("dk", t), ("dv", t)):
-                    np.testing.assert_array_equal(actual[name][after:], clean[name][after:])
-                np.testing.assert_array_equal(actual["s"], clean["s"])
-                np.testing.assert_array_equal(actual["dg"][t:], clean["dg"][t:])
+                actual = case.named(bad, **more | {"initial_state": State(s)})
+                late, later = slice(t, None), slice(t + bonus, None)
+                rows = {"o": later, "dq": later, "dk": late, "dv": late, "dg": late, "s": ...}
+                same(actual, case.named(good, **more), rows)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@GATED
-def test_a_reset_forgets_gradients_that_are_not_finite(channels, bonus, value):
+@each_gated
+def test_a_reset_forgets_gradients_that_are_not_finite(case, value):
     """What lies before it gets nothing from a cotangent after it."""
-    case = Case(40, 6, 5, (), channels, bonus)
-    arrays, (first, last) = make(case), states(case)
+    arrays, more = (
+        case.operands((), 40, d=6, m=5, dtype="float32"), ends(case, d=6, m=5, dtype="float32"),
+    )  # fmt: skip
+    worse = more | {"grad_state": State(np.full_like(more["grad_state"].s, value))}
     for t in (0, 1, 15, 16, 17, 31, 39):
-        arrays["g"] = make(case)["g"]
-        arrays["g"][t] = -np.inf
-        bad = {**arrays, "grad_out": arrays["grad_out"].copy()}
-        bad["grad_out"][t + bonus :, 1] = value
-        clean = both(linattn, case, arrays, initial_state=first, grad_state=last)
-        worse = State(np.full_like(last.s, value))
-        actual = both(linattn, case, bad, initial_state=first, grad_state=worse)
-        for name in ("dq", "dk", "dv"):
-            np.testing.assert_array_equal(actual[name][:t], clean[name][:t], err_msg=name)
-        np.testing.assert_array_equal(actual["dg"][: t + 1], clean["dg"][: t + 1])
-        np.testing.assert_array_equal(actual["ds"], clean["ds"])
+        good = arrays | {"g": arrays["g"].copy()}
+        good["g"][t] = -np.inf
+        bad = good | {"grad_out": arrays["grad_out"].copy()}
+        bad["grad_out"][t + ("bonus" in case.letters) :, 1] = value
+        early = slice(t)
+        rows = {"dq": early, "dk": early, "dv": early, "dg": slice(t + 1), "ds": ...}
+        same(case.named(bad, **worse), case.named(good, **more), rows)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@RULES
-def test_a_reset_of_the_delta_rule(kind, value):
+@each_rule
+def test_a_reset_of_the_delta_rule(case, value):
     """Likewise; DPLR reads the memory before its decay, and so what is not finite in it."""
-    case = kind._replace(n=40, dtype="float32")
-    arrays, (first, last) = make_rule(case), states(case)
+    arrays, more = (
+        case.operands((), 40, d=6, m=5, dtype="float32"), ends(case, d=6, m=5, dtype="float32"),
+    )  # fmt: skip
+    s = more["initial_state"].s.copy()
+    s[1, 2] = value
     for t in (0, 1, 15, 16, 17, 39):
-        good = {**arrays, "g": arrays["g"].copy()}
+        good = arrays | {"g": arrays["g"].copy()}
         good["g"][t] = -np.inf
-        s = first.s.copy()
-        s[1, 2] = value
-        actual = both(linattn, case, good, initial_state=State(s), grad_state=last)
-        clean = both(linattn, case, good, initial_state=first, grad_state=last)
-        if case.rule == "dplr":
+        actual = case.named(good, **more | {"initial_state": State(s)})
+        if case.name == "dplr":
             assert not np.isfinite(actual["s"]).all()
             continue
-        for name in ("o", "dq", "dk", "dv", "dg", "dbeta"):
-            np.testing.assert_array_equal(actual[name][t:], clean[name][t:], err_msg=name)
-        np.testing.assert_array_equal(actual["s"], clean["s"])
-        bad = {**good, "grad_out": good["grad_out"].copy()}
+        clean, late, early = case.named(good, **more), slice(t, None), slice(t)
+        names = ("o", "dq", "dk", "dv", "dg", "dbeta")
+        same(actual, clean, dict.fromkeys(names, late) | {"s": ...})
+        bad = good | {"grad_out": arrays["grad_out"].copy()}
         bad["grad_out"][t:] = value
-        actual = both(linattn, case, bad, initial_state=first, grad_state=last)
-        for name in ("dq", "dk", "dv", "dbeta"):
-            np.testing.assert_array_equal(actual[name][:t], clean[name][:t], err_msg=name)
-        np.testing.assert_array_equal(actual["dg"][: t + 1], clean["dg"][: t + 1])
-        np.testing.assert_array_equal(actual["ds"], clean["ds"])
+        rows = dict.fromkeys(names[1:], early) | {"dg": slice(t + 1), "ds": ...}
+        same(case.named(bad, **more), clean, rows)
 
 
 @pytest.mark.parametrize("name", ["gated", "gated_delta"])
@@ -223,8 +230,7 @@ def test_the_range_of_a_gate_a_channel(dtype, largest):
     """Keys as large as docs/mathematics/gated.md says, queries as small, and the other way."""
     for big, small in ((largest, 1 / largest), (1 / largest, largest)):
         for strength in (-0.1, -5.0, -60.0):
-            case = Case(70, 8, 4, channels=True, dtype=dtype)
-            arrays = make(case)
+            arrays = GATED[2].operands((), 70, d=8, m=4, dtype=dtype)
             arrays["g"] = np.full_like(arrays["g"], strength)
             signs = {name: np.sign(arrays[name]) for name in "qk"}
             arrays |= {"q": signs["q"] * small, "k": signs["k"] * big}

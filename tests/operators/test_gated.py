@@ -3,22 +3,13 @@
 import numpy as np
 import pytest
 from bounds import close, roundings
-from cases import DTYPES, MAPS
-from gated_calls import both, forward, same, states
-from gates import KINDS, ROUNDINGS, Case, compare, make
+from cases import MAPS
+from gates import DTYPES, GATED, ROUNDINGS, by_channel, compare, each_gated, same
 from slow import slow
 from states import flat
 
 import linattn
 from linattn import State
-
-SIZES = [
-    *((n, 16, 32) for n in (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129)),
-    *((37, d, m) for d, m in [(1, 1), (3, 5), (15, 17), (17, 3), (31, 65), (65, 33), (100, 4)]),
-    *((n, 72, 69) for n in (31, 33, 97)),
-    *((n, 200, 40) for n in (63, 65, 130)),
-    (5, 0, 3), (5, 3, 0), (300, 4, 4), (19, 500, 20),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "float16"])
@@ -36,11 +27,10 @@ def test_gates_have_no_say_in_the_dtype_of_states(name, dtype):
         assert {y.dtype for y in flat(grads)} == {np.dtype("f4")}
 
 
-@KINDS
-def test_an_infinite_memory_stays_infinite(channels, bonus):
+@each_gated
+def test_an_infinite_memory_stays_infinite(case):
     """However much of it is forgotten, in a step at any stride and over chunks."""
-    case = Case(40, 16, 64, (), channels, bonus)
-    arrays = make(case)
+    arrays = case.operands((), 40, d=16, m=64, dtype="float32")
     arrays["g"] = arrays["g"] - 1
     del arrays["grad_out"]
     start = np.ones((16, 64), "f4")
@@ -63,9 +53,10 @@ def test_step_takes_a_number():
 
 def test_gates_have_no_say_in_the_dtype():
     """As scale has none: a gate is converted to what the tokens are computed in."""
-    arrays = make(Case(20, 4, 3, bonus=True))
+    case = GATED[1]
+    arrays = case.operands((), 20, d=4, m=3, dtype="float32")
     wide = {**arrays, "g": arrays["g"].astype("f8"), "bonus": arrays["bonus"].astype("f8")}
-    same(both(linattn, Case(20, 4, 3), wide), both(linattn, Case(20, 4, 3), arrays))
+    same(case.named(wide), case.named(arrays))
     given = {name: x for name, x in wide.items() if name != "grad_out"}
     out = np.empty_like(arrays["v"])
     assert linattn.gated(**given, out=out) is out
@@ -75,9 +66,8 @@ def test_gates_have_no_say_in_the_dtype():
 
 def test_ufuncs():
     """What the wrapper calls, in the documented order of operands."""
-    case = Case(19, 6, 7, (2,), False, True)
-    arrays = make(case)
-    q, k, v, g, c, u = arrays.values()
+    arrays = GATED[1].operands((2,), 19, d=6, m=7, dtype="float32")
+    q, k, v, g, u, c = arrays.values()
     wide = np.repeat(g[..., None], 6, -1)
     for name in MAPS:
         options = {"feature_map": name, "scale": 0.5}
@@ -99,66 +89,65 @@ POSITIONS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 69)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, -1e30, -60.0, 80.0])
-@KINDS
-def test_later_gates_change_no_bit(channels, bonus, value):
+@each_gated
+def test_later_gates_change_no_bit(case, value):
+    bonus = "bonus" in case.letters
     for dtype, d in [("float32", 5), ("float32", 64), ("float64", 72), ("float32", 200)]:
-        case = Case(140, d, 20, (), channels, bonus, dtype=dtype)
-        arrays = make(case)
-        clean = forward(linattn, case, arrays)["o"]
+        arrays = case.operands((), 140, d=d, m=20, dtype=dtype)
+        clean = case.call(arrays)
         for t in (*POSITIONS, 100, 127, 128, 139):
             bad = {**arrays, "g": arrays["g"].copy()}
             bad["g"][t:] = value
-            o = forward(linattn, case, bad)["o"]
+            o = case.call(bad)
             # With a bonus o_t is of the memory before its gate, which may begin a chunk there.
-            end = t + (bonus and not channels and value in (np.nan, -60))
+            end = t + (bonus and not by_channel(case) and value in (np.nan, -60))
             np.testing.assert_array_equal(o[:end], clean[:end], err_msg=str(t))
 
 
-@KINDS
-def test_a_nan_gate_passes_through(channels, bonus):
+@each_gated
+def test_a_nan_gate_passes_through(case):
     """All that comes after it is NaN; of one channel's, what reads that channel."""
-    case = Case(50, 6, 4, (), channels, bonus)
-    arrays = make(case)
+    arrays = case.operands((), 50, d=6, dtype="float32")
     arrays["g"][20] = np.nan
-    result = forward(linattn, case, arrays)
-    first = 20 + bonus
-    assert np.isnan(result["o"][first:]).all() and np.isfinite(result["o"][:first]).all()
-    assert np.isnan(result["s"]).all()
+    o, state = case.forward(arrays)
+    first = 20 + ("bonus" in case.letters)
+    assert np.isnan(o[first:]).all() and np.isfinite(o[:first]).all()
+    assert np.isnan(state.s).all()
 
 
-@KINDS
-def test_a_reset_begins_anew(channels, bonus):
+@each_gated
+def test_a_reset_begins_anew(case):
     """After a gate of -inf, or one that leaves nothing, only the tokens from there on count."""
+    bonus = "bonus" in case.letters  # with a bonus the token still reads what was there before
+    n, d = 70, 17
     for dtype, value in [("float32", -np.inf), ("float32", -1e30), ("float64", -np.inf)]:
-        case = Case(70, 17, 9, (), channels, bonus, dtype=dtype)
-        arrays = make(case)
+        arrays, first = (
+            case.operands((), n, d=d, m=9, dtype=dtype),
+            case.state((), d=d, m=9, dtype=dtype),
+        )
+        gates = arrays["g"].copy()
         for t in (0, 1, 5, 16, 33, 69):
-            arrays["g"] = make(case)["g"]
+            arrays["g"] = gates.copy()
             arrays["g"][t] = value
-            after = {
-                name: x if name == "bonus" else x[t:] for name, x in arrays.items()
-            }  # fmt: skip
-            first, _ = states(case)
-            o = forward(linattn, case, arrays, initial_state=first)
-            alone = forward(linattn, case, after)
-            begin = bonus  # with a bonus the token still reads what was there before
-            size = abs(alone["o"]).max(initial=0) + abs(alone["s"]).max()
-            allowed = roundings(2 * ROUNDINGS["o"], np.array(size, dtype)) * case.d**0.5
-            close(o["o"][t + begin :], alone["o"][begin:], atol=allowed)
-            close(o["s"], alone["s"], atol=allowed)
-            if t == case.n - 1:
-                np.testing.assert_array_equal(o["s"], np.outer(arrays["k"][t], arrays["v"][t]))
-            grads = both(linattn, case, arrays, initial_state=first)
+            o, end = case.forward(arrays, initial_state=first)
+            alone, last = case.forward(case.rows(arrays, t, n))
+            size = abs(alone).max(initial=0) + abs(last.s).max()
+            allowed = roundings(2 * ROUNDINGS["o"], np.array(size, dtype)) * d**0.5
+            close(o[t + bonus :], alone[bonus:], atol=allowed)
+            close(end.s, last.s, atol=allowed)
+            if t == n - 1:
+                np.testing.assert_array_equal(end.s, np.outer(arrays["k"][t], arrays["v"][t]))
+            grads = case.named(arrays, initial_state=first)
             assert not grads["dg"][t].any()
             assert bonus or not (grads["ds"].any() and t == 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [False, True])
-def test_no_decay_is_causal(dtype, channels):
+@pytest.mark.parametrize("case", GATED[::2], ids=str)
+def test_no_decay_is_causal(dtype, case):
     """With gates of 0 it is the sum, within the rounding of either."""
     for n, d, m in [(40, 5, 6), (700, 64, 16), (300, 70, 20)]:
-        arrays = make(Case(n, d, m, (2,), channels, dtype=dtype))
+        arrays = case.operands((2,), n, d=d, m=m, dtype=dtype)
         q, k, v, g, c = arrays.values()
         options = {"feature_map": "elu", "scale": 0.5}
         o, state = linattn.gated(q, k, v, 0 * g, **options, return_state=True)
@@ -172,16 +161,15 @@ def test_no_decay_is_causal(dtype, channels):
 
 
 @pytest.mark.parametrize("decay", [-1e-4, *slow(-3e-3)])
-@pytest.mark.parametrize("channels", [False, True])
-def test_slow_decay_of_a_long_sequence(decay, channels):
+@pytest.mark.parametrize("case", GATED[::2], ids=str)
+def test_slow_decay_of_a_long_sequence(decay, case):
     """Equal gates round alike in every chunk: the errors must not add up over thousands."""
     rng = np.random.default_rng(3)
     n, d, m = 30_000, 3, 2
     arrays = {name: rng.uniform(0.5, 1, (n, d)).astype("f4") for name in "qk"}
     arrays |= {name: rng.uniform(0.5, 1, (n, m)).astype("f4") for name in ("v", "grad_out")}
-    arrays["g"] = np.full((n, d) if channels else n, decay, "f4")
-    arrays = {name: arrays[name] for name in ("q", "k", "v", "g", "grad_out")}
-    compare(case := Case(n, d, m, channels=channels), arrays, both(linattn, case, arrays))
+    arrays["g"] = np.full((n, d) if by_channel(case) else n, decay, "f4")
+    compare(case, arrays, case.named(arrays))
 
 
 @pytest.mark.parametrize("rule", ["gated", "gated_delta"])
@@ -207,12 +195,11 @@ def test_nothing_is_lost_across_fast_decay(rule):
     np.testing.assert_array_equal(last.s, end.s)
 
 
-def test_strong_gates_sum_to_hundreds():
+@pytest.mark.parametrize("case", GATED[::2], ids=str)
+def test_strong_gates_sum_to_hundreds(case):
     """Exponents far out of float32's range, in runs and from token to token."""
     for pattern in ([-60], [-60, 0, 0], [-300, -0.1], [-80, -20, -1, 0], [-1e30, 0], [30, -30]):
-        for channels in (False, True):
-            case = Case(100, 8, 4, channels=channels)
-            arrays = make(case)
-            g = np.resize(np.array(pattern, "f4"), case.n)
-            arrays["g"] = np.stack([np.roll(g, i) for i in range(8)], -1) if channels else g
-            compare(case, arrays, both(linattn, case, arrays))
+        arrays = case.operands((), 100, d=8, m=4, dtype="float32")
+        g = np.resize(np.array(pattern, "f4"), 100)
+        arrays["g"] = np.stack([np.roll(g, i) for i in range(8)], -1) if by_channel(case) else g
+        compare(case, arrays, case.named(arrays))

@@ -9,7 +9,6 @@ import pytest
 from bounds import close, excess, roundings
 from cases import DTYPES
 from isas import ISAS
-from layouts import LAYOUTS
 
 import linattn
 from linattn import State, feature_maps
@@ -140,25 +139,6 @@ def test_nan_and_inf_stay_in_their_row():
         before = linattn.delta(x, x, v, np.ones(40, "f4"), feature_map="l2norm")
         after = linattn.delta(spoiled, spoiled, v, np.ones(40, "f4"), feature_map="l2norm")
         np.testing.assert_array_equal(after[:17], before[:17])
-
-
-def test_bits(threads):
-    rng = np.random.default_rng(0)
-    q, k, v, g = rng.standard_normal((4, 2, 3, 90, 40)).astype(np.float32)
-    run = lambda q, k, v, g: (  # noqa: E731
-        linattn.causal(q, k, v, feature_map="l2norm", normalize=False),
-        *linattn.causal_backward(q, k, v, g, feature_map="l2norm", normalize=False),
-        PHI(q), PHI.backward(q, g),
-    )  # fmt: skip
-    threads(1)
-    expected = run(q, k, v, g)
-    for count in (2, 5):
-        threads(count)
-        for y, z in zip(run(q, k, v, g), expected, strict=True):
-            np.testing.assert_array_equal(y, z)
-    for lay in LAYOUTS.values():
-        for y, z in zip(run(*map(lay, (q, k, v, g))), expected, strict=True):
-            np.testing.assert_array_equal(y, z)
 
 
 class Wrong(feature_maps.L2Norm):

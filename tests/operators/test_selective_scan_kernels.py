@@ -81,26 +81,6 @@ def test_without_a_gate():
         np.testing.assert_array_equal(x.ravel(), still[key].ravel(), err_msg=key)
 
 
-def test_padding_does_not_leak():
-    """Past the last key nothing of dt and B is read, and x is not but for D x."""
-    arrays = one_sequence(operands(50, 20, 5))
-    arrays["D"] = np.zeros_like(arrays["D"])
-    keys = np.array([23])
-    bad = {key: arrays[key].copy() for key in ("x", "dt", "B")}
-    for x in bad.values():
-        x[23:] = np.nan
-    for x, expected in zip(
-        forward(arrays | bad, 1.0, keys=keys), forward(arrays, 1.0, keys=keys), strict=True
-    ):
-        np.testing.assert_array_equal(x, expected)
-    expected = backward(arrays, 1.0, keys=keys)
-    for key, x in backward(arrays | bad, 1.0, keys=keys).items():
-        if key != "dD":
-            np.testing.assert_array_equal(x, expected[key], err_msg=key)
-    for key in ("dx", "ddt", "dB"):
-        assert not expected[key][23:].any()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("f", [1, 5, 16, 40])
 def test_steps(f, dtype):

@@ -247,6 +247,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.any_isa
 @pytest.mark.parametrize(
     "call",
     [
@@ -261,55 +262,11 @@ def test_linformer_can_be_interrupted(interpreter, call):
     assert stdout.split() == ["interrupted"]
 
 
-SCRATCH_TOO_LARGE = """
-import linattn, numpy as np
-one, out = np.ones((1, 1), "{dtype}"), np.full((1, 1), 7, "{dtype}")
-x = np.broadcast_to(one, (1, 2**{bits}))
-for call in (
-    lambda: linattn.softmax_attention(x, x, one, out=out),
-    lambda: linattn.linformer(x, x, one, one, one, out=out),
-):
-    try:
-        call()
-    except MemoryError:
-        print("MemoryError")
-    assert (out == 7).all()
-"""
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("bits", [48, 57, 59])
-def test_scratch_too_large(interpreter, bits, dtype):
-    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
-    assert stdout.split() == ["MemoryError"] * 2
-
-
-Q, E = np.ones((2, 5, 3)), np.ones((5, 4))
-BAD = [
-    (lambda: linattn.softmax_attention(Q, Q[:, :4], Q[:, :4], causal=True), ValueError, "k has"),
-    (lambda: linattn.softmax_attention(Q, Q, Q, causal=1), TypeError, "causal is 1"),
-    (lambda: linattn.softmax_attention(Q, Q, Q, scale="x"), TypeError, "scale is 'x'"),
-    (lambda: linattn.softmax_attention(Q, Q, Q, scale=np.inf), ValueError, "scale is inf"),
-    (lambda: linattn.softmax_attention(Q, Q[..., :2], Q), ValueError, "k has shape"),
-    (lambda: linattn.softmax_attention(Q, Q, Q, out=Q[0]), ValueError, "out has shape"),
-    (lambda: linattn.softmax_attention_backward(Q, Q, Q, E), ValueError, "grad_out has shape"),
-    (lambda: linattn.linformer(Q, Q, Q, E[:4], E), ValueError, "E has shape"),
-    (lambda: linattn.linformer(Q, Q, Q, E, E[:4]), ValueError, "F has shape"),
-    (lambda: linattn.linformer(Q, Q, Q, E, E[:, :3]), ValueError, "F has shape"),
-    (lambda: linattn.linformer(Q, Q, Q, E[0], E), ValueError, "E has shape"),
-    (
-        lambda: linattn.linformer(Q, Q, Q, np.ones((3, 5, 4)), E),
-        ValueError,
-        "E has shape .* leading axes",
-    ),
-    (lambda: linattn.linformer(Q, Q, Q, E * 1j, E), TypeError, "E has dtype"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), BAD, ids=[x[2] for x in BAD])
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_projections_of_other_heads():
+    q, E = np.ones((2, 5, 3)), np.ones((5, 4))
+    for bad in (E[:4], E[0], np.ones((3, 5, 4))):
+        with pytest.raises(ValueError, match="E has shape"):
+            linattn.linformer(q, q, q, bad, E)
 
 
 MEMORY = """

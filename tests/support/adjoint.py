@@ -1,4 +1,4 @@
-"""The check that gradients are the adjoint of the derivative, for any operator."""
+"""Check that gradients are the adjoint of the derivative, for any operator."""
 
 import numpy as np
 from states import flat
@@ -10,7 +10,7 @@ def check(forward, leaves, cotangents, gradients, rng) -> None:
     """<c, J t> = <J^T c, t> for a random direction t.
 
     `forward` is the twin as a function of the leaves; J t is a complex step through it.
-    `gradients` are J^T c as the operator has them.
+    `gradients` are J^T c, as computed by the operator.
     """
     directions = [rng.standard_normal(x.shape) for x in leaves]
     moved = [x + 1j * STEP * t for x, t in zip(leaves, directions, strict=True)]

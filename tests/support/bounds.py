@@ -20,9 +20,9 @@ Softmax attention: a score x_ij may be off by u |scale| |q_i| . |k_j|, a weight 
 relative to itself, and the sum of the weights by their mean.
 
 The delta rules: mapped keys have norm at most 1, so no error is amplified from token to token, and
-a result may be off by some roundings of the largest entry of the call.  Later tokens carry on the
-error of a token as they would a change of its value.  How far depends on the operands, so a bound
-that ignores them cannot hold for all operands.
+a result may be off by some roundings of the largest entry of the call.  The error of a token
+propagates to later tokens like a change of its value.  How far depends on the operands, so no bound
+that ignores them holds for all operands.
 """
 
 from collections.abc import Callable
@@ -55,11 +55,11 @@ WORST = {
 def links(width: int) -> float:
     """The largest number of roundings of a term in a contraction over `width` channels.
 
-    A chunk (tuning.h has the lengths) is summed one token after another, at `tokens` roundings.
-    Before that its scores have been summed by lanes of 16 bytes at least and in parts (micro.h), or
-    after that the chunk has been added to the state: compensated, or one of LA_PLAIN_SUMS at most.
-    A read of the state goes on in the same sum over 64 channels at a time.  The rest: factors,
-    scale, products where they are not fused.
+    A chunk (tuning.h has the lengths) is summed token by token, which takes `tokens` roundings.
+    Its scores are summed first, in lanes of at least 16 bytes and in parts (micro.h).  The chunk is
+    then added to the state, with compensation or as one of at most LA_PLAIN_SUMS plain sums.
+    A read of the state continues the same sum over 64 channels at a time.  The remaining roundings
+    are those of factors, scale and products that are not fused.
     """
     tokens = 32 if width <= 192 else 64
     scores = min(width, 128) / 2 + width / 128
@@ -163,7 +163,7 @@ def twin_of(feature_map):
 def _jacobian(phi, x):
     """|d phi_j / d x_i|, (..., d, f), by complex steps.
 
-    That of l2norm, (I - y y^T) / norm, is itself a difference: both its terms count.
+    The Jacobian of l2norm, (I - y y^T) / norm, is a difference, and both of its terms count.
     """
     if isinstance(phi, maps.L2Norm):
         y = abs(phi(x))
@@ -174,7 +174,7 @@ def _jacobian(phi, x):
 
 
 def moved(phi, x):
-    """|J| |x|: how far phi moves if every element of x moves in proportion to its size."""
+    """|J| |x|: how far phi moves if each element of x moves in proportion to its size."""
     return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
@@ -209,10 +209,10 @@ def softmax_bound(case: Case, operands, expected):
 
 
 def softmax_units(operands, causal, scale, sizes=None, any_operands=False):
-    """`sizes`: the magnitudes of k and v, where they are sums themselves.
+    """The bound of softmax attention; `sizes` are the magnitudes of k and v if these are sums.
 
-    For any operands a score has been rounded as often as it has terms, and by the difference from
-    the maximum, and a weighted sum as `links` has it, but that its chunks have 64 keys.
+    With `any_operands`, a score is rounded once per term and once when the maximum is subtracted.
+    A weighted sum is rounded as often as `links` says, with chunks of 64 keys.
     """
     q, k, v, *g = (x.astype(np.float64) for x in operands)
     scale = ref_softmax._scale(q, scale)

@@ -103,13 +103,13 @@ def describe(name):
 
 
 def status(name, operands, threads=0):
-    """Calls an operator on operands of `array`; returns the name of the status."""
+    """Call an operator on operands of `array`; return the name of the status."""
     given = (Array * len(operands))(*operands)
     return STATUS[API.call(API.find(name.encode()), given, len(operands), threads)]
 
 
 def call(name, *operands, threads=0):
-    """Calls an operator with arrays, numbers and None; returns the name of the status."""
+    """Call an operator with arrays, numbers and None; return the name of the status."""
     return status(name, [array(x) for x in operands], threads)
 
 

@@ -59,7 +59,7 @@ class Trial(NamedTuple):
 
     @property
     def dtypes(self) -> list[np.dtype]:
-        """Of the results; those that follow are states."""
+        """The dtypes of the results, then those of the states."""
         if not self.name.endswith("_backward"):
             return [self.dtype]
         names = [name for name in self.names if not name.startswith("grad")]
@@ -81,7 +81,7 @@ class Trial(NamedTuple):
 
 
 def expanded(first: tuple, x: np.ndarray) -> np.ndarray:
-    """x, whose entries repeat those at `first`, without room for the repeats."""
+    """A view of the shape of x that repeats its entries at `first`, with strides of 0."""
     return np.broadcast_to(x[first].copy(), x.shape)
 
 
@@ -240,7 +240,7 @@ def twin_function(name: str) -> Callable:
 
 
 def call_of(lot, name, bound, arrays, ways, options, dtype, **more) -> Trial:
-    """The call of a function of the package; `bound` of the trial and the expected results."""
+    """A call of a function of the package; `bound` takes the trial and the expected results."""
 
     def f(*operands, **options):
         return getattr(linattn, name)(**dict(zip(arrays, operands, strict=True)), **options)
@@ -264,7 +264,7 @@ def clean(trial: Trial) -> dict[str, np.ndarray]:
 
 
 def laid(state, ways):
-    """A copy of a state, or of an array, its arrays laid out in their ways, or all in one."""
+    """A copy of a state or an array, with each array in its own layout or all in one layout."""
     if not isinstance(state, State):
         return ways(state.copy())
     ways = ways if isinstance(ways, State) else (ways,) * len(state)
@@ -288,7 +288,7 @@ def cuts(lot: Lot, n: int) -> list[int]:
 
 
 def rescales(options: dict) -> bool:
-    """Whether eps is relative; it is 0 then, since the twin's is absolute."""
+    """Whether eps is relative.  Such calls use eps = 0, since the twin's eps is absolute."""
     phi = options.get("feature_map")
     return options.get("normalize", False) and isinstance(phi, feature_maps.PositiveRandomFeatures)
 

@@ -29,8 +29,9 @@ def linear_units(trial: Trial, expected) -> list:
 
 
 def terms(trial: Trial, result: list) -> list:
-    """Terms of one sign are summed one after the other along the features, f of them: about sqrt(f)
-    roundings more.  Terms that are equal round one way: 32 u without a normaliser too, and f more.
+    """Allow more for sums over f features, whose terms have one sign: about sqrt(f) roundings.
+
+    Equal terms all round the same way: f roundings more, and 32 u without a normaliser too.
     """
     phi, normalize = trial.options["feature_map"], trial.options.get("normalize", False)
     f = features(phi, trial.operands[0].shape[-1])
@@ -80,7 +81,7 @@ def _size(x):
 
 
 def delta_units(trial: Trial, expected) -> list:
-    """Some roundings of the largest number there is, of any head; equal terms round one way."""
+    """Some roundings of the largest number of all heads; equal terms all round the same way."""
     operands = clean(trial)
     q, k, v = (operands[x] for x in "qkv")
     g = operands.get("grad_out")

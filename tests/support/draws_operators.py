@@ -7,9 +7,7 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-import gates
 import numpy as np
-import rules
 from cases import MAPS, SIGNED, vanishes
 from draws import (
     DTYPES,
@@ -25,7 +23,7 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
-from table import ATTENTION
+from table import ATTENTION, GATES
 
 from linattn._call import recurrence
 from linattn._core.dtypes import result_dtype
@@ -181,8 +179,7 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     for x in names:
         values = None
         if x in ("g", "mu"):
-            table = rules.GATES if {"beta", "a"} & {*names} else gates.GATES
-            values = partial(decays, lot, table, core[x] != "", len(cores[x]) > len(core[x]))
+            values = partial(decays, lot, core[x] != "", len(cores[x]) > len(core[x]))
         arrays[x], ways[x] = lot.array(
             (*leads[x], *cores[x]), dtypes[x], positive and x in "qk", values
         )
@@ -199,14 +196,14 @@ def channels(lot, x, leads, sizes) -> tuple[tuple, tuple]:
     return leads[x][max(len(leads[x]) - longest, 0) :], ()
 
 
-def decays(lot, table, tokens, by_channel, shape) -> np.ndarray:
+def decays(lot, tokens, by_channel, shape) -> np.ndarray:
     """Gates of one kind, or a few runs of very strong gates."""
-    kind = lot.pick((*table, "none", "runs"))
-    if kind in table:
-        return table[kind](lot.rng, (*shape, 1))[..., 0]
+    kind = lot.pick((*GATES, "none", "runs"))
+    if kind in GATES:
+        return GATES[kind](lot.rng, (*shape, 1))[..., 0]
     g = np.zeros(shape)
     if kind == "runs" and tokens:
-        g = table["weak"](lot.rng, shape)
+        g = GATES["weak"](lot.rng, shape)
         n = shape[-2 if by_channel else -1]
         for _ in range(lot.random.randint(1, 3)):
             begin = lot.random.randint(0, n)

@@ -27,7 +27,7 @@ def slope(model) -> list[np.ndarray]:
 
 
 def kind(trial: Trial) -> str:
-    """The end of its name."""
+    """The suffix of the function's name."""
     return next((x for x in ("_backward", "_step") if trial.name.endswith(x)), "")
 
 
@@ -52,12 +52,12 @@ def tokens_axis(trial: Trial, name: str) -> int:
 
 
 def summed(x, shape, u) -> np.ndarray:
-    """Over repeats, rounded at each of them."""
+    """The sum of x over repeats, rounded once per repeat."""
     return scan._sum_to(x, np.empty(shape)) * (1 + u * x.size / max(prod(shape), 1))
 
 
 def after(trial: Trial, o, state: list, wanted: bool) -> list:
-    """The results: the output, of one token in a step, and the state if it is asked for."""
+    """The output, which is one token for a step, then the state if `wanted`."""
     if kind(trial) == "_step":
         return [o[..., 0, :], *state]
     return [o, *state] if wanted else [o]
@@ -202,7 +202,7 @@ class Exponents:
 
 
 def finite(x):
-    """0 for an exponent of nothing."""
+    """x, with 0 for the exponents of zeros."""
     return np.where(abs(x) < 1e300, x, 0)
 
 

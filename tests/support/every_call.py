@@ -39,7 +39,7 @@ def _call(name: str, *operands, written=(), **options) -> Call:
 def every_call(
     n: int = 40, d: int = 8, m: int = 9, *, lead: tuple[int, ...] = (2,), dtype="float32"
 ) -> Iterator[Call]:
-    """On arrays (*lead, n, d) and (*lead, n, m)."""
+    """Calls on arrays of shapes (*lead, n, d) and (*lead, n, m)."""
     wide = np.promote_types(dtype, np.float32)
     rng = np.random.default_rng(0)
 
@@ -116,7 +116,7 @@ def _series(name, arrays, grad_out, options, now, states, step=None) -> Iterator
 
 
 def _scaled(q, k, v, g, wide, normal) -> Iterator[Call]:
-    """Recurrences whose memories are relative to an exponential."""
+    """Recurrences with states relative to an exponential."""
     lead, n, d, m = v.shape[:-2], *q.shape[-2:], v.shape[-1]
 
     def states(*shapes: tuple[int, ...]) -> list[State]:

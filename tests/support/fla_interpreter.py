@@ -1,4 +1,4 @@
-"""fla's own Triton kernels on CPU tensors, by Triton's interpreter: an oracle for the patch.
+"""Run fla's Triton kernels on CPU tensors in Triton's interpreter, as an oracle for the patch.
 
 ``python fla_interpreter.py NAME ...`` prints a line for each model: its name, and the largest
 errors of logits and of gradients relative to the largest logit and gradient.

@@ -1,4 +1,4 @@
-"""Small models of fla, of each kind whose recurrence linattn has."""
+"""Small models of fla, one for each recurrence that linattn supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fla's naive references of recurrences, and the functions of the same operands."""
+"""fla's naive reference implementations, paired with the functions that take the same operands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REFERENCES = (
 
 
 def operands(letters, batch=2, n=128, heads=2, width=16):
-    """By letter: q, k of norm 1, v, log decays of tokens g and of channels G, strengths b, ..."""
+    """Operands by letter: unit q and k, v, log decays per token (g) or channel (G), beta (b)."""
     source = torch.Generator().manual_seed(0)
 
     def normal(*shape):

@@ -1,4 +1,4 @@
-"""The operators that linattn.torch.fla makes from others, one token at a time.
+"""Token-by-token twins of the operators that linattn.torch.fla builds from others.
 
 A twin takes fla's arguments by name, tokens [B, T, H, K] and a state; it returns outputs and the
 state after the last token.

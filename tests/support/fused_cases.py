@@ -68,14 +68,14 @@ def wide(x):
 
 
 def expected(kind, operands, state, options):
-    """The twin's result, of these very operands."""
+    """The twin's result for the same operands."""
     twin = getattr(ref, kind)
     options = {key: wide(x) for key, x in options.items()}
     return twin(*map(wide, operands), tuple(map(wide, state)), **options)
 
 
 def bound(o, dtype) -> dict[str, float]:
-    """The tolerances of a result that the twin has as o."""
+    """The tolerances of a result whose exact value is o."""
     kind = np.float64 if np.dtype(dtype) == np.float64 else np.float32
     tolerance = {"atol": roundings(ROUNDINGS, o, dtype=kind)}
     if np.dtype(dtype).itemsize == 2:

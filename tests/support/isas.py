@@ -1,9 +1,12 @@
 """The instruction sets of this machine, as parameters of tests."""
 
-from slow import slow
+import pytest
 
 from linattn._core import settings
 
-BEST, *OTHERS = settings.available_isas()
+BEST = settings.available_isas()[0]
 #: All of them, those that are not the best in the slow tests.
-ISAS = [BEST, *slow(*OTHERS)]
+ISAS = [
+    pytest.param(x, marks=[pytest.mark.any_isa, *([pytest.mark.slow] if x != BEST else [])])
+    for x in settings.available_isas()
+]

@@ -9,7 +9,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
 def wide(dtype):
-    """The dtype that operands of another one are computed in."""
+    """The dtype in which operands of a dtype are computed."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 

@@ -1,4 +1,4 @@
-"""How far feature maps carry an error, kind by kind, every factor made positive.
+"""How far each kind of feature map propagates an error, with every factor made positive.
 
 `moved(phi, x)`: the error of phi(x) from rounding inside phi, in units of u, in addition to a few
 roundings of phi(x) itself.  `spread(phi, x, grad)`: the magnitude of ``phi.backward``, linear in a

@@ -25,7 +25,7 @@ def exact(q, k, v, phi, causal):
     """The quotient by logarithms in long double with eps = 0, and its error bound in units of u.
 
     An exponent x may be off by u times |x|'s terms made positive, e, which changes the quotient o
-    by sum_j p_j e_j |v_j - o|: nothing where one key takes all.
+    by sum_j p_j e_j |v_j - o|, which is 0 if one key has all the weight.
     """
     q, k, v = (x.astype(np.longdouble) for x in (q, k, v))
     omega = np.concatenate([phi.omega, -phi.omega], 1) if phi.hyperbolic else phi.omega

@@ -126,7 +126,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 def vanishes(feature_map) -> bool:
     """Whether the map is fused and maps zeros to zeros.
 
-    Features of other maps are short far below zero, as those of exp are.
+    Features of the other maps are small for large negative inputs, like those of exp.
     """
     return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
 

@@ -127,16 +127,3 @@ def close(result, expected, units, unit, size=None):
     """Within so many units of the largest number of `size`, or of what is expected."""
     size = np.abs(expected if size is None else size).max(initial=0)
     assert_within(result, expected, units * unit * max(size, 1e-30))
-
-
-def central(f, x, h=1e-5):
-    """Derivatives of f with respect to each number of x, which f reads in place."""
-    grad = np.empty_like(x)
-    for i in np.ndindex(x.shape):
-        old = x[i]
-        x[i] = old + h
-        up = f()
-        x[i] = old - h
-        grad[i] = (up - f()) / (2 * h)
-        x[i] = old
-    return grad

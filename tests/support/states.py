@@ -3,8 +3,8 @@
 The bound is that of `bounds`, from the same sums with every factor made positive.  The twin itself
 computes them: of ``a = |scale phi(q)|``, ``b = |phi(k)|``, ``|v|`` and the states' absolute values,
 with the identity for its map.  For gradients the normaliser is one more column of the values, which
-is 1 in v, z in the state, and ``c_i``, the derivative by the denominator, in the cotangent.  A z
-is only ever divided by, and may be off by half of what a normalised output may.
+is 1 in v, z in the state, and ``c_i``, the derivative with respect to the denominator, in the
+cotangent.  A z is only used as a divisor, so its bound is half of that of a normalised output.
 
 Weights are never negative here (identity gets positive operands, and z is positive).
 """

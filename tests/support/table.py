@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import operands as table
 from bounds import roundings
-from gated_calls import GATES
 from states import flat
 
 import linattn
@@ -39,6 +38,23 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "causal_conv1d": [{}, {"activation": "silu"}],
     "mlstm": [{}, {"normalize": False}, {"eps": 0.25}],
     "softmax_attention": [{}, {"causal": True}],
+}
+
+
+def _resets(rng, shape):
+    """A mix of resets, near resets, runs of -60, and gates of 0."""
+    g = -0.1 * rng.exponential(size=shape)
+    for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
+        g[rng.random(shape) < share] = value
+    return g
+
+
+#: Logarithms of decays; growing ones are of both signs, and the memory stays within e^3 or so.
+GATES = {
+    "weak": lambda rng, shape: -0.1 * rng.exponential(size=shape),
+    "strong": lambda rng, shape: -5 * rng.exponential(size=shape),
+    "growing": lambda rng, shape: rng.uniform(-0.3, 0.2, shape),
+    "resets": _resets,
 }
 #: Operands that hold one array for all leading axes.
 SHARED = {"weight", "bias", "E", "F"}
@@ -86,7 +102,7 @@ class Case(NamedTuple):
     def operands(
         self, lead=(), n=7, *, d=4, m=5, s=None, dtype="float64", seed=0, gates="weak"
     ) -> dict[str, np.ndarray]:
-        """The operands by name, and grad_out; there are more keys than queries where there can."""
+        """The operands by name, and grad_out; more keys than queries where that is allowed."""
         rng = np.random.default_rng([seed, n, d, m])
         s = s if s is not None else n if self.options.get("causal") else n + 3
         taps = max(d, 1) if "weight" in self.letters else d  # a filter has one at least
@@ -124,12 +140,12 @@ class Case(NamedTuple):
         return {x: table.tokens(self.letters.get(x, "nm"), y, rows) for x, y in operands.items()}
 
     def tokens(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
-        """Those in the order of computation: counted from the last one in reverse."""
+        """The same in the order of computation, which in reverse begins with the last token."""
         n = operands["grad_out"].shape[-2]
         return self.rows(operands, *((n - end, n - begin) if self.reverse else (begin, end)))
 
     def token(self, operands, t: int) -> dict[str, np.ndarray]:
-        """The operands of one token, as a step takes them."""
+        """The operands of token t, as the step takes them."""
         return {x: table.tokens(y, operands[x], t) for x, y in self.letters.items()}
 
     def state(self, lead, *, dtype="float64", seed=1, **widths) -> Any:
@@ -137,7 +153,7 @@ class Case(NamedTuple):
         return self.forward(self.operands(lead, 6, dtype=dtype, seed=seed, **widths))[1]
 
     def call(self, operands, module=linattn, **more) -> Any:
-        """The function's result: the output, and the state after it where that is asked for."""
+        """The function's result: the output, and the final state if it is requested."""
         given = {name: x for name, x in operands.items() if name != "grad_out"}
         return self._of(module, self.name, given, more)
 
@@ -150,13 +166,20 @@ class Case(NamedTuple):
         return self._of(module, f"{self.name}_backward", operands, more)
 
     def results(self, operands, module=linattn, **more) -> list[np.ndarray]:
-        """Every array of forward and backward; of the state too, if there is one."""
+        """All arrays of forward and backward, including those of states."""
         o = (self.forward if self.held else self.call)(operands, module, **_forward_only(more))
         return [*flat(list(o) if isinstance(o, tuple) else [o]),
                 *flat(list(self.backward(operands, module, **more)))]  # fmt: skip
 
+    def named(self, operands, module=linattn, **more) -> dict[str, np.ndarray]:
+        """Output o, the array s of the state, and gradients dq, ds and so on, by name."""
+        o, state = self.forward(operands, module, **_forward_only(more))
+        grads = [getattr(x, "s", x) for x in self.backward(operands, module, **more)]
+        names = [f"d{x}" for x in (*self.letters, "s")]
+        return {"o": o, "s": state.s} | dict(zip(names, grads, strict=False))
+
     def one_step(self, operands, t, state, **more) -> Any:
-        """Token t."""
+        """Run the step on token t."""
         with np.errstate(all="ignore"):
             f = getattr(linattn, self.step)
             return f(**self.token(operands, t), state=state, **self.step_options, **more)
@@ -171,12 +194,12 @@ def _forward_only(more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ways(x: Operand) -> list[str]:
-    """The axes that an operand may have, none where it is left out."""
+    """The axes that an operand may have; "" leaves it out."""
     return [*([""] if x.optional else []), x.dims, *([x.dims + x.channels] if x.channels else [])]
 
 
 def _cases() -> list[Case]:
-    """Every way to give each operator's operands, and each of its options, at least once."""
+    """Cases that use each way to give an operator's operands, and each of its options."""
     cases = []
     for name in (x for x in table.OPERANDS if x != "log_decay"):  # of numbers, not of tokens
         given = table.OPERANDS[name]
@@ -208,10 +231,21 @@ assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 
 def apply(f, state) -> Any:
-    """A state of f of each of its arrays."""
+    """Apply f to each array of a state."""
     if isinstance(state, np.ndarray):
         return f(state)
     return State(*(None if x is None else f(x) for x in state))
+
+
+def wide(x) -> Any:
+    """Arrays in float64, or those of float64 in long double; those of states too."""
+    if isinstance(x, dict):
+        return {name: wide(y) for name, y in x.items()}
+    if isinstance(x, tuple):
+        return type(x)(*(None if y is None else wide(y) for y in x))
+    if not isinstance(x, np.ndarray) or x.dtype.kind in "biu":
+        return x
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
 
 
 def rows(state, indices, axis=0) -> Any:
@@ -226,5 +260,5 @@ def same(x, y) -> bool:
 
 
 def allowed(*results, sides=2) -> float:
-    """What results may differ by, each of them off by `ROUNDINGS`."""
+    """How far results may differ if each of them is off by `ROUNDINGS`."""
     return roundings(sides * ROUNDINGS, *flat(list(results)))

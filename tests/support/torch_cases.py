@@ -1,6 +1,6 @@
-"""The calls that tests of linattn.torch make: a row a call, and how to make it.
+"""The table of calls for the tests of linattn.torch, one row per call.
 
-A row makes its operands from a seed, and `call` hands them to linattn.torch as tensors, or to
+`make` draws the operands of a row from a seed; `call` passes them to linattn.torch as tensors or to
 linattn as arrays.
 """
 

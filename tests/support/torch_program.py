@@ -50,7 +50,7 @@ def cases():
 
 
 def stretch(x, rank, size):
-    """The tokens of this process."""
+    """This process's tokens."""
     if N not in x.shape:
         return x
     begin, end = (N * (rank + i) // size for i in (0, 1))

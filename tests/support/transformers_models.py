@@ -161,7 +161,7 @@ def module(family: str) -> Any:
 def build(family: str, **changes: Any) -> Any:
     """A model of the family, with larger weights than the library's initial ones.
 
-    With those a token hardly affects another.
+    With the initial weights, tokens hardly affect each other.
     """
     logging.getLogger("transformers").setLevel(logging.ERROR)
     kind, config, given = MODELS[family]

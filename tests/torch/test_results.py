@@ -7,7 +7,6 @@ from bounds import close
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch_cases as cases  # noqa: E402
-from operands import tokens  # noqa: E402
 from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
     EACH,
     EACH_RECURRENT,
@@ -184,38 +183,6 @@ def test_gradients_of_states_and_through_them(row):
 
     tensors = (*operands.values(), *start.values())
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
-
-
-@pytest.mark.parametrize("row", [x for x in RECURRENT if "key_lengths" not in x.options], ids=str)
-def test_truncated_gradients_are_those_of_the_whole(row):
-    """Cut in two, gradients flow back through the state; lengths count from the first token."""
-    whole, parts = leaves(make(row)), leaves(make(row))
-    call(la, row, whole).square().sum().backward()
-
-    def part(begin, end):
-        return {name: tokens(row.dims[name], x, slice(begin, end)) for name, x in parts.items()}
-
-    first, state = call(la, row, part(0, 4), return_state=True)
-    second = call(la, row, part(4, cases.N), initial_state=state)
-    (first.square().sum() + second.square().sum()).backward()
-    for name, x in parts.items():
-        close(x.grad, whole[name].grad, atol=1e-12 * float(whole[name].grad.abs().max()))
-
-
-@pytest.mark.parametrize("row", [x for x in STEPPED if x.state != "sz-scale"], ids=str)
-def test_gradients_of_steps(row):
-    """Those of tokens one by one are those of the sequence; before them a state has no scale."""
-    whole, parts = leaves(make(row)), leaves(make(row))
-    start = cases.pack(row, cases.state(row))
-    o, end = call(la, row, whole, initial_state=start, return_state=True)
-    (o.square().sum() + end[0].sum()).backward()
-    state, total = start, 0
-    for i in range(cases.N):
-        o, state = call(la, row, cases.token(row, parts, i), step=True, state=state)
-        total = total + o.square().sum()
-    (total + state[0].sum()).backward()
-    for name, x in parts.items():
-        close(x.grad, whole[name].grad, atol=1e-12 * float(whole[name].grad.abs().max()))
 
 
 @EACH
