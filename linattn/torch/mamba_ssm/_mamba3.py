@@ -6,8 +6,8 @@ Of a head with log decays g, time steps d, mixtures l in [0, 1] and R keys a tok
     s_t     = e^{g_t} (s_{t-1} + (1 - l_t) d_t v_{t-1}^T k_{t-1}) + l_t d_t v_t^T k_t
     y_t     = q_t s_t^T + D v_t
 
-Lahoti et al., Mamba-3, 2026, section 3: the exponential-trapezoidal rule.  A token's key is written
-twice, now and with the next token.  Both happen at once in S_t = s_t + c_t v_t^T k_t:
+Lahoti et al., Mamba-3, 2026, arXiv 2603.15569: the exponential-trapezoidal rule.  A token's key is
+written twice, now and with the next token.  Both happen at once in S_t = s_t + c_t v_t^T k_t:
 
     c_t = (1 - l_{t+1}) d_{t+1}, 0 after the last token;  w_t = l_t d_t + c_t
     S_t = e^{g_t} S_{t-1} + w_t v_t^T k_t;   y_t = q_t S_t^T - c_t q_t k_t^T v_t + D v_t
