@@ -131,7 +131,7 @@ def scan(
         scores = scores + torch.eye(rank, dtype=y.dtype) * D.to(y.dtype)[:, None, None, None]
     own = scores[..., :1] * v[:, :, :1]
     for j in range(1, rank):
-        own = torch.addcmul(own, scores[..., j : j + 1], v[:, :, j : j + 1])
+        own.addcmul_(scores[..., j : j + 1], v[:, :, j : j + 1])
     return own.add_(y.unflatten(1, (-1, rank))), after.s.transpose(0, 1).mT
 
 
