@@ -23,7 +23,7 @@ def mamba3_siso_step(
     Z: Tensor | None = None,
     Input_States: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """`mamba3_siso_combined` of a single token.
+    """``mamba3_siso_combined`` of a single token.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def mamba3_siso_step(
     Z : Tensor, of the shape of V, optional
         The gate.
     Input_States : tuple of Tensors, optional
-        As in `mamba3_siso_combined`; None is before the first token.
+        As in ``mamba3_siso_combined``; None is before the first token.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def mamba3_siso_step(
     Raises
     ------
     TypeError, ValueError
-        As `mamba3_siso_combined`.
+        As ``mamba3_siso_combined``.
 
     Examples
     --------
