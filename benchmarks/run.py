@@ -37,6 +37,7 @@ FAMILIES = {
     "gated": "Gated recurrences",
     "scans": "Scans",
     "recurrent": "mLSTM and WKV",
+    "mamba3": "Mamba-3",
     "maps": "Feature maps, Linformer and softmax attention",
     "widths": "Widths",
     "threads": "Threads",

@@ -33,6 +33,7 @@ FAMILIES = {
     "LinearAttention": {},
     "Mamba": {"state_size": 8, "expand": 2},
     "Mamba2": {"state_size": 8, "expand": 2, "num_heads": 4, "n_groups": 1, "chunk_size": 16},
+    "Mamba3": {"state_size": 8, "expand": 2},
     "MesaNet": {},
     "RWKV6": {"proj_low_rank_dim": 8, "gate_low_rank_dim": 8},
     "RWKV7": {},

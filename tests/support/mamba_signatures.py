@@ -1,4 +1,7 @@
-"""The signatures of mamba_ssm 2.3.2 and causal_conv1d 1.7.0, without annotations, self and cls."""
+"""The signatures of mamba_ssm 2.3.2 and causal_conv1d 1.7.0, without annotations, self and cls.
+
+Those of Mamba-3 are of mamba_ssm's sources of July 2026, which it asks to install for this layer.
+"""
 
 #: By module and name.
 SIGNATURES = {
@@ -120,6 +123,52 @@ SIGNATURES = {
         "Mamba2.forward": "u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None",
         "Mamba2.step": "hidden_states, conv_state, ssm_state",
         "Mamba2.allocate_inference_cache": "batch_size, max_seqlen, dtype=None, **kwargs",
+    },
+    "mamba_ssm.modules.mamba3": {
+        "Mamba3.__init__": (
+            "d_model, d_state=128, expand=2, headdim=64, ngroups=1, rope_fraction=0.5, "
+            "dt_min=0.001, dt_max=0.1, dt_init_floor=0.0001, A_floor=0.0001, "
+            "is_outproj_norm=False, is_mimo=False, mimo_rank=4, "
+            "fuse_pregate_headwise_norm=True, chunk_size=64, dropout=0.0, layer_idx=None, "
+            "n_layer=None, device=None, dtype=None, **kwargs"
+        ),
+        "Mamba3.forward": "u, seq_idx=None, cu_seqlens=None, inference_params=None",
+        "Mamba3.step": "u, angle_state, ssm_state, k_state, v_state, **kwargs",
+        "Mamba3.allocate_inference_cache": (
+            "batch_size, max_seqlen, device=None, dtype=None, inplace_state=None, **kwargs"
+        ),
+        "heavy_tail_activation": "x",
+    },
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_combined": {
+        "mamba3_siso_combined": (
+            "Q, K, V, ADT, DT, Trap, Q_bias, K_bias, Angles, D=None, Z=None, Input_States=None, "
+            "chunk_size=64, return_final_states=False, cu_seqlens=None"
+        ),
+    },
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_step": {
+        "mamba3_siso_step": (
+            "Q, K, V, ADT, DT, Trap, Q_bias, K_bias, Angles, D=None, Z=None, Input_States=None"
+        ),
+    },
+    "mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step": {
+        "apply_rotary_qk_inference_fwd": (
+            "q, k, angle_state, angle_proj, dt, bias_q=None, bias_k=None, inplace=False, "
+            "conjugate=False, rotate_pairwise=True"
+        ),
+    },
+    "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo": {
+        "mamba3_mimo": (
+            "Q, K, V, ADT, DT, Trap, Q_bias, K_bias, MIMO_V, MIMO_Z, MIMO_Out, Angles, D, Z, "
+            "chunk_size, rotary_dim_divisor, dtype, return_state=False, cu_seqlens=None, "
+            "fuse_pregate_headwise_rms_norm=False, outproj_norm_weight=None, "
+            "outproj_norm_eps=1e-05"
+        ),
+    },
+    "mamba_ssm.ops.cute.mamba3.mamba3_step_fn": {
+        "mamba3_step_fn": (
+            "state, Bstate, Xstate, A, B, C, D, x, dt, trap, xproj, outproj=None, "
+            "state_out=None, out=None, z=None, zproj=None, tile_D=64, num_warps=2"
+        ),
     },
     "mamba_ssm.modules.block": {
         "Block.__init__": (

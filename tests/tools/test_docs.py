@@ -161,6 +161,12 @@ QUOTED = [
      "Mamba 2.8B: library / linattn, training step of 128"),
     ("howto/mamba.md", "41.5 times", "Scans",
      "selective_scan_ref / selective_scan_fn, forward, m = 1,536, r = 16, n = 256"),
+    ("howto/mamba.md", "10.3 times", "Mamba-3",
+     "loop over tokens / linattn, forward, rank 1, 8 heads, n = 1,024"),
+    ("howto/mamba.md", "37.1 times", "Mamba-3",
+     "loop over tokens / linattn, forward + backward, rank 1, 8 heads, n = 1,024"),
+    ("howto/mamba.md", "2.9 and", "Mamba-3",
+     "chunks of 64 / linattn, forward, rank 1, 8 heads, n = 1,024"),
     ("howto/packed.md", "1.01, ", "States, decoding and packed sequences",
      "64 packed sequences of 1,000 to 8,000 / one of as many tokens"),
 ]  # fmt: skip

@@ -87,8 +87,12 @@ STAND_INS = (
     "mamba_ssm.ops.selective_scan_interface", "mamba_ssm.ops.triton.selective_state_update",
     "mamba_ssm.ops.triton.ssd_combined", "mamba_ssm.ops.triton.layernorm_gated",
     "mamba_ssm.ops.triton.layer_norm", "mamba_ssm.modules.mamba_simple",
-    "mamba_ssm.modules.mamba2", "mamba_ssm.modules.block", "mamba_ssm.modules.mlp",
-    "mamba_ssm.models.config_mamba", "mamba_ssm.models.mixer_seq_simple",
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_combined",
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_step",
+    "mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step",
+    "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo", "mamba_ssm.ops.cute.mamba3.mamba3_step_fn",
+    "mamba_ssm.modules.mamba2", "mamba_ssm.modules.mamba3", "mamba_ssm.modules.block",
+    "mamba_ssm.modules.mlp", "mamba_ssm.models.config_mamba", "mamba_ssm.models.mixer_seq_simple",
 )  # fmt: skip
 
 

@@ -77,8 +77,8 @@ def test_all_modules_take_the_names():
 
 def test_unknown_names_are_named():
     with install_as("mamba_ssm"):
-        with pytest.raises(ImportError, match="Mamba3"):
-            from mamba_ssm import Mamba3  # noqa: F401
+        with pytest.raises(ImportError, match="Mamba2Simple"):
+            from mamba_ssm import Mamba2Simple  # noqa: F401
         with pytest.raises(ImportError, match=r"mamba_ssm\.ops\.triton\.ssd_chunk_scan"):
             importlib.import_module("mamba_ssm.ops.triton.ssd_chunk_scan")
     with pytest.raises(ValueError, match="install_as: a name is 'flash_attn'"):

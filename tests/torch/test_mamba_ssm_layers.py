@@ -24,7 +24,7 @@ from linattn.torch.mamba_ssm.utils.generation import (  # noqa: E402
 )
 
 WIDTH, BATCH, N, VOCABULARY = 16, 2, 7, 21
-MAMBA2 = {"headdim": 8, "d_state": 5}
+MAMBA2, MAMBA3 = {"headdim": 8, "d_state": 5}, {"headdim": 8, "d_state": 8}
 #: Layers by name; of Mamba-2 with options that change its parameters or equations.
 LAYERS = {
     "Mamba": (Mamba, {}),
@@ -186,6 +186,8 @@ def test_transformers_has_the_same_weights_and_results(kind):
 CONFIGURATIONS = {
     "Mamba": {},
     "Mamba-2, MLP": {"ssm_cfg": {"layer": "Mamba2", **MAMBA2}, "d_intermediate": 20},
+    "Mamba-3": {"ssm_cfg": {"layer": "Mamba3", **MAMBA3}},
+    "Mamba-3, MIMO": {"ssm_cfg": {"layer": "Mamba3", **MAMBA3, "is_mimo": True, "mimo_rank": 2}},
     "layer norm": {"rms_norm": False, "tie_embeddings": False, "residual_in_fp32": False},
     "not fused": {"fused_add_norm": False, "d_intermediate": 20},
 }
@@ -279,7 +281,11 @@ def test_sampling():
 
 SCRIPT = """
 import torch
-from mamba_ssm import Mamba, Mamba2, MambaLMHeadModel
+from mamba_ssm import Mamba, Mamba2, Mamba3, MambaLMHeadModel
+from mamba_ssm.modules.mamba3 import Mamba3 as Layer
+from mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
+from mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
+from mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import mamba3_siso_combined
 from mamba_ssm.models.config_mamba import MambaConfig
 from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from mamba_ssm.utils.generation import InferenceParams
@@ -294,7 +300,10 @@ tokens = model.generate(
     input_ids=torch.tensor([[1, 2, 3]]), max_length=9, cg=True, return_dict_in_generate=True,
     output_scores=True, enable_timing=False, temperature=0.8, top_k=3, top_p=0.9,
 )
-print(tuple(tokens.sequences.shape), Mamba(d_model=8)(torch.ones(1, 2, 8)).shape[-1])
+layer = Mamba3(d_model=16, d_state=8, headdim=8, is_mimo=True, mimo_rank=2, dtype=torch.bfloat16)
+y = layer(torch.ones(1, 2, 16, dtype=torch.bfloat16))
+print(tuple(tokens.sequences.shape), Mamba(d_model=8)(torch.ones(1, 2, 8)).shape[-1],
+      Layer is Mamba3, tuple(y.shape))
 """
 
 
@@ -311,7 +320,7 @@ def test_a_script_runs_unchanged(tmp_path):
         [sys.executable, "-c", start], capture_output=True, text=True, timeout=120,
         env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
-    assert done.stdout == "(1, 9) 8\n", done.stderr
+    assert done.stdout == "(1, 9) 8 True (1, 2, 16)\n", done.stderr
 
 
 ERRORS = {
@@ -337,9 +346,9 @@ ERRORS = {
         NotImplementedError,
         lambda: MambaLMHeadModel(MambaConfig(8, n_layer=2, vocab_size=8, attn_layer_idx=[1])),
     ),
-    "ssm_cfg['layer'] is 'Mamba3'": (
+    "ssm_cfg['layer'] is 'Mamba4'": (
         ValueError,
-        lambda: MambaLMHeadModel(MambaConfig(8, vocab_size=8, ssm_cfg={"layer": "Mamba3"})),
+        lambda: MambaLMHeadModel(MambaConfig(8, vocab_size=8, ssm_cfg={"layer": "Mamba4"})),
     ),
 }  # fmt: skip
 

@@ -28,11 +28,11 @@ _replaced: list[Place | Registered] = []
 def patch_fla() -> Patch:
     """Make layers and models of flash-linear-attention compute with linattn on CPUs.
 
-    The recurrences of `linattn.torch.fla`, Mamba and Mamba-2, and fla's fused modules: norms,
-    activations, rotary embeddings, token shifts, short convolutions and losses.  Forward, backward,
-    generation with fla's cache and packed sequences; float32, float64, bfloat16 and float16.
-    Models that are already built or imported later are patched as well, and so are names of fla's
-    functions in your own modules.
+    The recurrences of `linattn.torch.fla`, Mamba, Mamba-2 and Mamba-3, and fla's fused modules:
+    norms, activations, rotary embeddings, token shifts, short convolutions and losses.  Forward,
+    backward, generation with fla's cache and packed sequences; float32, float64, bfloat16 and
+    float16.  Models that are already built or imported later are patched as well, and so are names
+    of fla's functions in your own modules.
 
     Calls with a tensor on another device go to fla's own functions.  A function whose signature
     differs from that of fla 0.6 is not patched, with a warning.

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import fla
+from ..mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
 from ..mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
+from ..mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
+from ..mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step import apply_rotary_qk_inference_fwd
+from ..mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import mamba3_siso_combined
 from ..mamba_ssm.ops.triton.selective_state_update import selective_state_update
 from ..mamba_ssm.ops.triton.ssd_combined import (
     mamba_chunk_scan_combined,
@@ -18,6 +22,7 @@ from . import _activations as activations
 from . import _cache as cache
 from . import _losses as losses
 from . import _mamba as mamba
+from . import _mamba3 as mamba3
 from . import _mixing as mixing
 from . import _norms as norms
 
@@ -78,6 +83,11 @@ MODULES = (
     StandIn("fla.layers.mamba2", "mamba_split_conv1d_scan_combined",
             mamba_split_conv1d_scan_combined),
     StandIn("fla.layers.mamba2", "selective_state_update", selective_state_update),
+    StandIn("fla.layers.mamba3", "Mamba3.forward", mamba3.forward),
+    StandIn("fla.layers.mamba3", "apply_rotary_qk_inference_fwd", apply_rotary_qk_inference_fwd),
+    StandIn("fla.layers.mamba3", "mamba3_mimo_combined", mamba3_mimo),
+    StandIn("fla.layers.mamba3", "mamba3_siso_combined", mamba3_siso_combined),
+    StandIn("fla.layers.mamba3", "mamba3_step_fn", mamba3_step_fn),
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ class MambaConfig:
     n_layer, vocab_size : int
         The number of layers and the size of the vocabulary.
     ssm_cfg : dict
-        Arguments of the mixer; ``layer`` is "Mamba1" or "Mamba2".
+        Arguments of the mixer; ``layer`` is "Mamba1", "Mamba2" or "Mamba3".
     attn_layer_idx, attn_cfg
         The layers that are softmax attention: not supported, empty.
     rms_norm : bool

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..modules.block import Block, add_norm
 from ..modules.mamba2 import Mamba2
+from ..modules.mamba3 import Mamba3
 from ..modules.mamba_simple import Mamba
 from ..modules.mlp import GatedMLP
 from ..ops.triton.layer_norm import RMSNorm
@@ -24,7 +25,7 @@ from .config_mamba import MambaConfig
 
 __all__ = ["MambaLMHeadModel", "MixerModel", "create_block"]
 
-MIXERS = {"Mamba1": Mamba, "Mamba2": Mamba2}
+MIXERS = {"Mamba1": Mamba, "Mamba2": Mamba2, "Mamba3": Mamba3}
 
 
 def create_block(
@@ -192,7 +193,7 @@ class CausalLMOutput(NamedTuple):
 
 
 class MambaLMHeadModel(nn.Module, GenerationMixin):
-    """A language model of Mamba's or Mamba-2's layers.
+    """A language model of the layers of Mamba, Mamba-2 or Mamba-3.
 
     Parameters
     ----------

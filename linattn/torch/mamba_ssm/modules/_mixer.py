@@ -1,4 +1,4 @@
-"""What the layers of Mamba and Mamba-2 share: their convolution and their states."""
+"""What the layers share: their states, and the convolution of Mamba and Mamba-2."""
 
 from __future__ import annotations
 
@@ -9,49 +9,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Mixer(nn.Module):
-    """A layer with a short convolution, which generates from two states that it updates in place.
-
-    Subclasses set these attributes:
-    """
+class Stateful(nn.Module):
+    """A layer that generates from states, which it updates in place."""
 
     layer_idx: int | None
-    d_conv: int
-    conv1d: nn.Conv1d
-    in_proj: nn.Linear
-    _state_shape: tuple[int, ...]  #: of the memory of one sequence
 
-    def allocate_inference_cache(
-        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """The states before the first token, of the parameters' dtype by default.
-
-        conv_state is (batch, channels, d_conv); ssm_state is the memory of each sequence.
-        """
-        weight = self.in_proj.weight
-        like = weight.new_empty(0, dtype=dtype)
-        conv = like.new_zeros(batch_size, self.conv1d.in_channels, self.d_conv)
-        return conv, like.new_zeros(batch_size, *self._state_shape)
+    def allocate_inference_cache(self, batch_size: int, max_seqlen: int) -> tuple[Tensor, ...]:
+        """The states before the first token."""
+        raise NotImplementedError
 
     def _get_states_from_cache(
         self, inference_params: Any, batch_size: int, initialize_states: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         name = type(self).__name__
         if self.layer_idx is None:
             raise ValueError(f"{name}: layer_idx is None; expected a number with inference_params")
         cache = inference_params.key_value_memory_dict
         if self.layer_idx not in cache:
             cache[self.layer_idx] = self.allocate_inference_cache(batch_size, 0)
-        conv, memory = cache[self.layer_idx]
-        if len(memory) != batch_size:
+        states: tuple[Tensor, ...] = cache[self.layer_idx]
+        if len(states[0]) != batch_size:
             raise ValueError(
-                f"{name}: inference_params has states of {len(memory)} sequences; expected "
+                f"{name}: inference_params has states of {len(states[0])} sequences; expected "
                 f"{batch_size}"
             )
         if initialize_states:
-            conv.zero_()
-            memory.zero_()
-        return conv, memory
+            for x in states:
+                x.zero_()
+        return states
 
     def _one_token(self, hidden_states: Tensor) -> Tensor:
         """The token of each sequence, (batch, d_model)."""
@@ -61,6 +46,30 @@ class Mixer(nn.Module):
                 "expected (batch, 1, d_model) after the first tokens"
             )
         return hidden_states[:, 0]
+
+
+class Mixer(Stateful):
+    """A layer with a short convolution, whose states are those of the convolution and its memory.
+
+    Subclasses set these attributes:
+    """
+
+    d_conv: int
+    conv1d: nn.Conv1d
+    in_proj: nn.Linear
+    _state_shape: tuple[int, ...]  #: of the memory of one sequence
+
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> tuple[Tensor, ...]:
+        """The states before the first token, of the parameters' dtype by default.
+
+        conv_state is (batch, channels, d_conv); ssm_state is the memory of each sequence.
+        """
+        weight = self.in_proj.weight
+        like = weight.new_empty(0, dtype=dtype)
+        conv = like.new_zeros(batch_size, self.conv1d.in_channels, self.d_conv)
+        return conv, like.new_zeros(batch_size, *self._state_shape)
 
     def _keep_inputs(self, conv_state: Tensor, x: Tensor) -> None:
         """Write the last inputs (batch, seqlen, channels) to the convolution's state."""

@@ -1,0 +1,1 @@
+"""Mamba-3 of rank above one."""

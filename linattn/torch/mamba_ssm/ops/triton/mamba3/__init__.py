@@ -1,0 +1,1 @@
+"""Mamba-3 of rank one, its token, and its rotations."""
