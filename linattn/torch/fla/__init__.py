@@ -93,3 +93,5 @@ __all__ = [
     *_FUNCTIONS,
 ]
 globals().update(_FUNCTIONS)
+
+__version__ = "0.6.0+linattn"  # that of fla whose names and signatures these are

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import fla
+from ..fla.modules import _activations as activations
+from ..fla.modules import _losses as losses
+from ..fla.modules import _mixing as mixing
+from ..fla.modules import _norms as norms
 from ..mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
 from ..mamba_ssm.ops.triton.selective_state_update import selective_state_update
 from ..mamba_ssm.ops.triton.ssd_combined import (
     mamba_chunk_scan_combined,
     mamba_split_conv1d_scan_combined,
 )
-from . import _activations as activations
 from . import _cache as cache
-from . import _losses as losses
 from . import _mamba as mamba
-from . import _mixing as mixing
-from . import _norms as norms
 
 
 class StandIn(NamedTuple):
