@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import fla
+from ..fla import _gates as gates
 from ..fla.modules import _activations as activations
 from ..fla.modules import _losses as losses
 from ..fla.modules import _mixing as mixing
@@ -64,6 +65,8 @@ MODULES = (
     StandIn("fla.modules.fused_linear_cross_entropy.ops", "FusedLinearCrossEntropyFunction.apply",
             losses.fused_linear_cross_entropy),
     StandIn("fla.modules.fused_kl_div.ops", "FusedKLDivLossFunction.apply", losses.fused_kl_div),
+    StandIn("fla.ops.gated_delta_rule.gate", "fused_gdn_gate", gates.fused_gdn_gate),
+    StandIn("fla.ops.kda.gate", "fused_kda_gate", gates.fused_kda_gate),
     StandIn("fla.ops.rwkv7.fused_addcmul", "Rwkv7FusedAddcmul.apply", mixing.addcmul_rwkv7),
     StandIn("fla.ops.rwkv7.fused_k_update", "KUpdateFunction.apply", mixing.k_update_rwkv7),
     StandIn("fla.ops.rwkv7.gate_output_correction", "GateOutputCorrection.apply",
