@@ -278,6 +278,20 @@ def test_no_patch_of_the_stand_in(stand_in):
     assert linattn.torch.patched() == []
 
 
+def test_programs_without_fla(tmp_path):
+    """LINATTN_PATCH=fla stands in for a package that is not there."""
+    script = tmp_path / "script.py"
+    script.write_text("import fla\nprint(fla.__version__)\n")
+    program = (
+        "import os, sys\nsys.modules['fla'] = None\nos.environ['LINATTN_PATCH'] = 'fla'\n"
+        "from linattn.torch.__main__ import main\nmain(sys.argv[1:])\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(script)], capture_output=True, text=True, check=False
+    )
+    assert run.stdout == f"{fla.__version__}\n", run.stderr
+
+
 def test_errors():
     with pytest.raises(ValueError, match="FusedRMSNormGated: activation is 'gelu'"):
         modules.FusedRMSNormGated(4, activation="gelu")
