@@ -1,7 +1,8 @@
 """``python -m linattn.torch``: run a program with other libraries patched, without a change to it.
 
-The variable LINATTN_PATCH names the libraries: ``fla`` and ``transformers`` are patched, and
-``mamba_ssm`` and ``causal_conv1d`` are stood in for where they cannot be imported.
+The variable LINATTN_PATCH names the libraries: ``transformers`` is patched, ``mamba_ssm`` and
+``causal_conv1d`` are stood in for where they cannot be imported, and ``fla`` is patched or, where
+it cannot be imported, stood in for.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from collections.abc import Callable, Sequence
 
 from . import install_as, patch_fla, patch_transformers
 
+
+def _patch_or_stand_in() -> None:
+    if not install_as("fla").names:
+        patch_fla()
+
+
 #: By name, what makes a program use linattn in a library's place.
 LIBRARIES: dict[str, Callable[[], object]] = {
     "causal_conv1d": functools.partial(install_as, "causal_conv1d"),
     "mamba_ssm": functools.partial(install_as, "mamba_ssm"),
     # After those two, which fla and Transformers import.
-    "fla": patch_fla,
+    "fla": _patch_or_stand_in,
     "transformers": patch_transformers,
 }
 USAGE = "usage: LINATTN_PATCH=NAME,... python -m linattn.torch [-m MODULE | FILE] ARGUMENT ..."

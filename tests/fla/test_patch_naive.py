@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import pytest
 
@@ -11,16 +12,17 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("triton", reason="fla imports triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
+from fla_models import build, enlarged, tokens  # noqa: E402
 from fla_naive import REFERENCES, operands  # noqa: E402
 
 from linattn.torch import patch_fla  # noqa: E402
 
 
-def results(function, case, **own):
+def results(function, case, **alone):
     """Outputs, states, and gradients of their squares."""
     given = operands(case.operands)
-    found = function(*given, **case.given, **own)
-    found = [found] if isinstance(found, torch.Tensor) else [x for x in found if x is not None]
+    found = function(*given, **case.given, **alone)
+    found = [x for x in torch.utils._pytree.tree_leaves(found) if x is not None]
     loss = sum(x.float().square().sum() for x in found)
     return [x.detach() for x in (*found, *torch.autograd.grad(loss, given))]
 
@@ -31,7 +33,61 @@ def test_against_naive_references(case):
     naive = getattr(importlib.import_module(f"{package.__name__}.naive"), case.naive)
     theirs = results(naive, case)
     with patch_fla():
-        ours = results(getattr(package, case.function), case, **case.own)
+        ours = results(getattr(package, case.function), case, **case.alone)
     for a, b in zip(ours, theirs, strict=True):
         # float32 in another order, over 128 tokens
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
+
+
+#: By model, the module of its layer and the family of that layer's recurrence.
+LAYERS = {
+    "PrecondGatedDeltaNet": ("precond_gated_deltanet", "precond_gated_delta_rule"),
+    "PrecondKDA": ("precond_kda", "precond_kda"),
+    "Raven": ("raven", "gsa"),
+    "Rodimus": ("rodimus", "gla"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_models_with_naive_recurrences(name, monkeypatch):
+    """Logits and gradients of a model whose layers call linattn's functions, or fla's naive one."""
+    layer, family = LAYERS[name]
+    naive = importlib.import_module(f"fla.ops.{family}.naive")
+    model, ids, called = enlarged(build(name)).eval(), tokens(2, 24), []
+    module = importlib.import_module(f"fla.layers.{layer}")
+    with patch_fla():
+        ours = logits_and_gradients(model, ids)
+        for form in ("chunk", "fused_recurrent"):
+            function = by_keyword(getattr(naive, f"naive_recurrent_{family}"), called)
+            monkeypatch.setattr(module, f"{form}_{family}", function)
+        theirs = logits_and_gradients(model, ids)
+    assert called == [f"naive_recurrent_{family}"] * 2  # layers
+    for a, b, factor in zip(ours, theirs, (1, 10), strict=True):
+        # float32 in another order, over two layers, and there and back
+        torch.testing.assert_close(a, b, rtol=0, atol=factor * 2e-5 * b.abs().max().item())
+
+
+def logits_and_gradients(model, ids):
+    logits = model(ids, use_cache=False).logits
+    gradients = torch.autograd.grad(
+        logits.square().mean(), list(model.parameters()), allow_unused=True, materialize_grads=True
+    )
+    return logits.detach(), torch.cat([x.flatten() for x in gradients])
+
+
+def by_keyword(naive, called):
+    """A naive function with the keywords of the one that a layer calls."""
+    known = inspect.signature(naive).parameters
+
+    def run(**given):
+        called.append(naive.__name__)
+        assert given.get("cu_seqlens") is None
+        if given.get("use_qk_l2norm_in_kernel"):
+            for x in "qk":
+                given[x] = given[x] * (given[x].square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+        if "gk" in known:
+            given["gk"] = given.get("gk", given.get("g"))
+            assert "scale" not in given
+        return naive(**{x: y for x, y in given.items() if x in known})
+
+    return run

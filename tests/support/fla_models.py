@@ -35,9 +35,14 @@ FAMILIES = {
     "Mamba2": {"state_size": 8, "expand": 2, "num_heads": 4, "n_groups": 1, "chunk_size": 16},
     "Mamba3": {"state_size": 8, "expand": 2},
     "MesaNet": {},
+    "PrecondGatedDeltaNet": {},
+    "PrecondKDA": {},
     "RWKV6": {"proj_low_rank_dim": 8, "gate_low_rank_dim": 8},
     "RWKV7": {},
+    "Raven": {"num_slots": 8, "topk": 3, "add_gumbel_noise": False},
     "RetNet": {},
+    # With fla's defaults its blocks expect a residual that its model does not hand on.
+    "Rodimus": {"block_type": "rodimus", "expand_ratio": 8, "block_residual_in_fp32": True},
 }
 #: Those that take packed sequences in their ``cu_seqlens``.  The model of linear attention takes no
 #: notice of them, though its layer does.

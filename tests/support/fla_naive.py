@@ -17,11 +17,12 @@ class Reference(NamedTuple):
     naive: str
     function: str
     operands: str  #: letters of `operands`
-    given: dict[str, bool]
-    own: Mapping[str, bool] = MappingProxyType({})  #: what the function takes besides
+    given: Mapping[str, bool]
+    alone: Mapping[str, bool] = MappingProxyType({})  #: options of the function alone
 
 
 _STATES = {"output_final_state": True}
+_AS_IS = {"use_qk_l2norm_in_kernel": False}
 REFERENCES = (
     Reference("gla", "naive_recurrent_gla", "chunk_gla", "qkvG", _STATES),
     Reference("gla", "naive_recurrent_gla", "fused_recurrent_gla", "qkvG", _STATES),
@@ -35,13 +36,19 @@ REFERENCES = (
     Reference("momentum_delta_rule", "recurrent_momentum_delta_rule_ref",
               "fused_recurrent_momentum_delta_rule", "qkvggkbb", _STATES,
               {"use_qk_l2norm_in_kernel": False, "use_p_times_alpha": False}),
+    Reference("gsa", "naive_recurrent_gsa", "chunk_gsa", "qkvSG", _STATES),
+    Reference("gsa", "naive_recurrent_gsa", "fused_recurrent_gsa", "qkvSG", _STATES),
+    Reference("precond_kda", "naive_recurrent_precond_kda", "chunk_precond_kda", "qkvGgbb",
+              _STATES, _AS_IS),
+    Reference("precond_kda", "naive_recurrent_precond_kda", "fused_recurrent_precond_kda",
+              "qkvGgbb", _STATES, _AS_IS),
     Reference("hgrn", "naive_recurrent_hgrn", "fused_recurrent_hgrn", "xy", _STATES),
     Reference("hgrn", "naive_recurrent_hgrn", "chunk_hgrn", "xy", _STATES),
 )  # fmt: skip
 
 
 def operands(letters, batch=2, n=128, heads=2, width=16):
-    """Operands by letter: unit q and k, v, log decays per token (g) or channel (G), beta (b)."""
+    """By letter: q, k of norm 1, v, log decays of tokens g and channels G, strengths b, slots S."""
     source = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -54,6 +61,7 @@ def operands(letters, batch=2, n=128, heads=2, width=16):
         "g": lambda: F.logsigmoid(normal(heads)),
         "G": lambda: F.logsigmoid(normal(heads, width)),
         "b": lambda: normal(heads).sigmoid(),
+        "S": lambda: normal(heads, width).softmax(-1),
         "x": lambda: normal(heads * width),
         "y": lambda: F.logsigmoid(normal(heads * width)),
     }

@@ -33,7 +33,7 @@ def nothing_is_left():
 
 
 def parameters(function):
-    """The parameters of a function in the form of the table."""
+    """The parameters of a function in the form of the table, without those of linattn's alone."""
 
     def shown(x):
         default = getattr(x.default, "__name__", None) or repr(x.default)
@@ -42,7 +42,7 @@ def parameters(function):
         )
 
     found = inspect.signature(function).parameters.values()
-    return ", ".join(shown(x) for x in found if x.name != "self")
+    return ", ".join(shown(x) for x in found if x.name not in ("self", "cu_seq_lens_q"))
 
 
 @EACH_SIGNATURE

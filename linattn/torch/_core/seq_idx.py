@@ -58,3 +58,22 @@ def at_first(states: Tensor, packed: Packing) -> Tensor:
     """States (batch, ...) of the rows as those of all sequences, (r, ...): zeros but the first."""
     zeros = states.new_zeros(len(packed.bounds) - 1, *states.shape[1:])
     return zeros.index_copy(0, packed.first, states)
+
+
+def bounds_of(seq_idx: Tensor) -> Tensor:
+    """The bounds of the sequences that seq_idx numbers in a single row, without a check."""
+    index = seq_idx.reshape(-1)
+    begin = (index[1:] != index[:-1]).nonzero()[:, 0] + 1
+    return torch.cat([begin.new_zeros(1), begin, begin.new_tensor([len(index)])])
+
+
+def numbers(bounds: Tensor, n: int) -> Tensor:
+    """The sequence of each of n tokens."""
+    return torch.searchsorted(bounds[1:].long(), torch.arange(n), right=True)
+
+
+def numbered(function: str, cu_seq_lens_q: Tensor, batch: int, n: int) -> Tensor:
+    """seq_idx (1, n) of the sequences with these bounds, which are those of the only row."""
+    if batch != 1:
+        raise ValueError(f"{function}: cu_seq_lens_q is given for {batch} rows; expected one row")
+    return numbers(cu_seq_lens_q, n)[None]

@@ -8,12 +8,23 @@ import pkgutil
 import sys
 import threading
 from types import ModuleType
-from typing import Self
+from typing import NamedTuple, Self
+
+
+class StandIn(NamedTuple):
+    """A package of linattn, and the modules in it that stand for those of another."""
+
+    package: str
+    parts: tuple[str, ...]  #: with all that is below them
+
 
 #: The packages by name, and linattn's stand-ins for them.
 PACKAGES = {
-    "causal_conv1d": "linattn.torch.causal_conv1d",
-    "mamba_ssm": "linattn.torch.mamba_ssm",
+    "causal_conv1d": StandIn(
+        "linattn.torch.causal_conv1d", ("causal_conv1d_interface", "causal_conv1d_varlen")
+    ),
+    "fla": StandIn("linattn.torch.fla", ("layers", "modules", "ops", "utils")),
+    "mamba_ssm": StandIn("linattn.torch.mamba_ssm", ("models", "modules", "ops", "utils")),
 }
 _lock = threading.RLock()
 
@@ -58,15 +69,16 @@ class Installed:
 def install_as(*names: str, replace: bool = False) -> Installed:
     """Let programs import linattn's stand-ins under the names of packages that need a GPU.
 
-    ``mamba_ssm`` and ``causal_conv1d`` need CUDA and Triton.  Where they cannot be imported,
-    ``linattn.torch.mamba_ssm`` and ``linattn.torch.causal_conv1d`` take their names in
-    `sys.modules`, with all of their modules, and programs that use these packages run unchanged
-    on CPUs.
+    ``mamba_ssm``, ``causal_conv1d`` and ``fla`` (flash-linear-attention) need Triton and CUDA.
+    Where they cannot be imported, ``linattn.torch.mamba_ssm``, ``linattn.torch.causal_conv1d`` and
+    ``linattn.torch.fla`` take their names in `sys.modules`, with all of their modules, and
+    programs that use these packages run unchanged on CPUs.  Of fla these are ``fla.ops`` and
+    ``fla.modules``, without its layers and models (`linattn.torch.patch_fla` runs those).
 
     Parameters
     ----------
     *names : str
-        ``"mamba_ssm"``, ``"causal_conv1d"``.
+        ``"mamba_ssm"``, ``"causal_conv1d"``, ``"fla"``.
     replace : bool, default False
         Also take the place of a package that can be imported.
 
@@ -86,13 +98,15 @@ def install_as(*names: str, replace: bool = False) -> Installed:
     Notes
     -----
     Call it before anything imports these packages: what has been imported is not changed.
-    Whether a package can be imported is found out by importing it.
+    Whether a package can be imported is found out by importing it.  fla can be, with Triton, on
+    machines without a GPU, where its functions then fail: pass ``replace=True`` there, or patch it.
 
     ``importlib.util.find_spec`` finds a stand-in.  ``importlib.metadata`` does not, as no
     distribution of that name is installed; ``__version__`` is that of the package whose signatures
     it has, followed by ``+linattn``.  Transformers looks for the functions of these packages when
-    it imports a model, and takes the stand-ins' from then on.  Its ``is_mamba_ssm_available()``
-    asks for CUDA first, and is False on CPUs.
+    it imports a model, and takes the stand-ins' from then on.  Its ``is_mamba_ssm_available()``,
+    ``is_flash_linear_attention_available()`` and the like ask for CUDA first, and are False on
+    CPUs; no model asks them.
 
     Modules and names that a stand-in lacks raise ImportError, and tensors on other devices
     TypeError.
@@ -116,7 +130,7 @@ def install_as(*names: str, replace: bool = False) -> Installed:
 
 
 def _is_ours(name: str) -> bool:
-    return name in sys.modules and sys.modules[name] is sys.modules.get(PACKAGES[name])
+    return name in sys.modules and sys.modules[name] is sys.modules.get(PACKAGES[name].package)
 
 
 def _can_import(name: str) -> bool:
@@ -141,10 +155,23 @@ def _remove(name: str) -> dict[str, ModuleType]:
 
 def _modules(name: str) -> dict[str, ModuleType]:
     """The modules of a stand-in, by the names that they have in the package."""
-    package = importlib.import_module(PACKAGES[name])
-    below = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    public = [x.name for x in below if not x.name.rpartition(".")[2].startswith("_")]
+    package, parts = PACKAGES[name]
+    found = {package: importlib.import_module(package)}
+    for part in parts:
+        _import_all(f"{package}.{part}")
+        found |= _below(f"{package}.{part}")
+    return {x.replace(package, name, 1): module for x, module in found.items()}
+
+
+def _import_all(name: str) -> None:
+    module = importlib.import_module(name)
+    for below in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+        importlib.import_module(below.name)
+
+
+def _below(name: str) -> dict[str, ModuleType]:
+    """A module that is imported, and the public ones in it."""
     return {
-        x.replace(package.__name__, name, 1): importlib.import_module(x)
-        for x in (package.__name__, *public)
-    }
+        x: module for x, module in sys.modules.items()
+        if f"{x}.".startswith(f"{name}.") and "._" not in x.removeprefix(name)
+    }  # fmt: skip

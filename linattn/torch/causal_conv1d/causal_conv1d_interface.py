@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._core.conversions import writable
-from .._core.seq_idx import at_first, packing
+from .._core.seq_idx import at_first, numbered, packing
 from ..fla._layout import check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
 from ._checks import check_channels_first, check_given
@@ -29,6 +29,8 @@ def causal_conv1d_fn(
     return_final_states: bool = False,
     final_states_out: Tensor | None = None,
     activation: str | None = None,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
     """Causal convolution of each channel with its own short filter, channels first.
 
@@ -52,6 +54,9 @@ def causal_conv1d_fn(
         Where to write them, with ``return_final_states``.
     activation : {'silu', 'swish', None}
         Applied to the sum.
+    cu_seq_lens_q : Tensor of int, (sequences + 1,), optional
+        In place of ``seq_idx``, the bounds of the sequences of a single row, as Transformers'
+        models hand them on.
 
     Returns
     -------
@@ -81,6 +86,8 @@ def causal_conv1d_fn(
     options: dict[str, Any] = {"activation": ACTIVATIONS[activation]}
     core = batch, dim, weight.shape[1] - 1
     check_given(name, core, "(batch, dim, width - 1)", initial_states=initial_states)
+    if seq_idx is None and cu_seq_lens_q is not None:
+        seq_idx = numbered(name, cu_seq_lens_q, batch, x.shape[2])
     if seq_idx is not None:
         if return_final_states:
             raise ValueError(f"{name}: seq_idx and return_final_states are both given")

@@ -59,7 +59,9 @@ wall_attn                 no: softmax attention
 All of them work under torch.compile; abc, gsa, gated_oja_rule and mesa_net break its graph.
 
 From fla's modules there are ``causal_conv1d``, ``causal_conv1d_update`` and
-``ShortConvolution``.
+``ShortConvolution`` here, and norms, rotary embeddings, activations and losses in
+``linattn.torch.fla.modules``.  ``linattn.torch.fla.ops`` has the functions by fla's own paths.
+`linattn.torch.install_as` lets programs import all of it as ``fla``.
 
 Keywords that tune GPU kernels (``chunk_size``, ``chunk_indices``, ``cu_seqlens_cpu``,
 ``disable_recompute``, ``checkpoint_level``, ``safe_gate`` and ``lower_bound`` where gates are
@@ -94,3 +96,5 @@ __all__ = [
     *_FUNCTIONS,
 ]
 globals().update(_FUNCTIONS)
+
+__version__ = "0.6.0+linattn"  # that of fla whose names and signatures these are

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._core.seq_idx import bounds_of
+
 Given = dict[str, Any]  #: the arguments of a call by name
 
 #: Keywords that tune GPU kernels and change no result: their annotations and defaults.
@@ -55,6 +57,15 @@ def states_v_first(name: str, given: Given, more: Given) -> None:
         stacklevel=4,
     )
     given["state_v_first"] = bool(more.pop("transpose_state_layout"))
+
+
+def take_packing(given: Given, more: Given) -> None:
+    """Take cu_seqlens by the names by which Transformers' models hand them on."""
+    bounds, seq_idx = given.pop("cu_seq_lens_q"), more.pop("seq_idx")
+    if bounds is None and seq_idx is not None:
+        bounds = bounds_of(seq_idx)
+    if given["cu_seqlens"] is None:
+        given["cu_seqlens"] = bounds
 
 
 def _short(x: Any) -> str:

@@ -94,6 +94,8 @@ PARAMETERS: Rows = {
     "kwargs": ("optional", "More of fla's keywords; see `linattn.torch.fla`."),
     **dict.fromkeys(("backend", *HINTS), ("optional", "Tunes GPU kernels; ignored here.")),
     **dict.fromkeys(ABSENT, ("optional", "Not supported.")),
+    "cu_seq_lens_q": ("Tensor of int, [N + 1], optional", "In place of cu_seqlens."),
+    "seq_idx": ("Tensor of int, [1, T], optional", "In place of cu_seqlens: sequences' numbers."),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..._core.compiled import compiled
 from . import _layout, _value_gates
 from ._docs import documented
-from ._keywords import ABSENT, HINTS, Given, refuse
+from ._keywords import ABSENT, HINTS, Given, refuse, take_packing
 from ._parameters import USUAL, Result, Types, signature
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +62,8 @@ def call(compute: Any, name: str, given: Given, more: Given, former: Former | No
     """Compute a function of fla's; ``more`` are ignored or unsupported arguments."""
     if former is not None:
         former(name, given, more)
+    if "cu_seq_lens_q" in given:
+        take_packing(given, more)
     if more:
         refuse(name, more)
     if given.get("cu_seqlens") is not None:

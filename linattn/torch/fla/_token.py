@@ -55,7 +55,9 @@ def decode(
         operands[:2] = (x.unsqueeze(2) for x in operands[:2])
         operands[2:] = (x.unflatten(1, (-1, groups)) for x in operands[2:])
         start = start.unflatten(1, (-1, groups))
-    o, (after, *_) = STEPS[operator](*operands, State(start), **options)
+    o, (after, *_) = STEPS[operator](
+        *operands, State(start), in_place=in_place and not v_first, **options
+    )
     if groups > 1:
         o, after = o.flatten(1, 2), after.flatten(1, 2)
     return o.unsqueeze(1), after.mT if v_first else after

@@ -65,7 +65,7 @@ def _strength(name: str, given: Given, beta: Tensor) -> Tensor:
     return 2 * beta.sigmoid() if negative else beta.sigmoid()
 
 
-def _gate(
+def log_decays(
     name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None,
     lower_bound: float | None = None,
 ) -> Tensor:  # fmt: skip
@@ -86,7 +86,7 @@ def _gate(
         "chunk_gated_delta_rule": "q k v g beta scale initial_state output_final_state "
         "use_qk_l2norm_in_kernel use_beta_sigmoid_in_kernel allow_neg_eigval state_v_first "
         "cu_seqlens cu_seqlens_cpu chunk_indices cp_context * use_gate_in_kernel A_log dt_bias "
-        "**kwargs",
+        "cu_seq_lens_q seq_idx **kwargs",
     },
     options=mapped,
     former=states_v_first,
@@ -95,7 +95,7 @@ def _gated_delta_rule(name: str, given: Given) -> Given:
     """The gated delta rule, one log decay per token and value head."""
     g = given["g"]
     if given["use_gate_in_kernel"]:
-        g = _gate(name, g, given["A_log"], given["dt_bias"])
+        g = log_decays(name, g, given["A_log"], given["dt_bias"])
     return {"g": g, "beta": _strength(name, given, given["beta"])}
 
 
@@ -104,7 +104,8 @@ def _gated_delta_rule(name: str, given: Given) -> Given:
     {
         "fused_recurrent_gated_delta_rule": "q k v g=None gk=None gv beta=None scale "
         "initial_state output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel A_log "
-        "dt_bias use_beta_sigmoid_in_kernel allow_neg_eigval state_v_first cu_seqlens **kwargs",
+        "dt_bias use_beta_sigmoid_in_kernel allow_neg_eigval state_v_first cu_seqlens * "
+        "cu_seq_lens_q seq_idx **kwargs",
     },
     channels=("gk",),
     options=mapped,
@@ -120,7 +121,7 @@ def optional_gates(name: str, given: Given) -> Given:
     if given["use_gate_in_kernel"]:
         if g is None:
             raise ValueError(f"{name}: g is None; expected the raw gate with use_gate_in_kernel")
-        g = _gate(name, g, given["A_log"], given["dt_bias"])
+        g = log_decays(name, g, given["A_log"], given["dt_bias"])
     if gk is None:
         return {"g": no_decay(v) if g is None else g, "beta": beta}
     if g is not None:
@@ -145,7 +146,7 @@ def gate_of_channels(name: str, given: Given) -> Tensor:
     A_log, dt_bias = given["A_log"], given["dt_bias"]
     A_log = None if A_log is None else A_log.reshape(-1, 1)
     dt_bias = None if dt_bias is None else dt_bias.reshape(given["v"].shape[2], -1)
-    return _gate(name, g, A_log, dt_bias, lower_bound)
+    return log_decays(name, g, A_log, dt_bias, lower_bound)
 
 
 @rule(
@@ -154,11 +155,12 @@ def gate_of_channels(name: str, given: Given) -> Tensor:
         "chunk_kda": "q k v g beta scale initial_state output_final_state "
         "use_qk_l2norm_in_kernel use_gate_in_kernel use_beta_sigmoid_in_kernel allow_neg_eigval "
         "safe_gate lower_bound disable_recompute return_intermediate_states state_v_first "
-        "cu_seqlens cu_seqlens_cpu cp_context use_graph max_num_seqs * A_log dt_bias **kwargs",
+        "cu_seqlens cu_seqlens_cpu cp_context use_graph max_num_seqs * A_log dt_bias cu_seq_lens_q "
+        "seq_idx **kwargs",
         "fused_recurrent_kda": "q k v g beta A_log dt_bias scale initial_state "
         "output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel "
-        "use_beta_sigmoid_in_kernel allow_neg_eigval lower_bound state_v_first cu_seqlens "
-        "**kwargs",
+        "use_beta_sigmoid_in_kernel allow_neg_eigval lower_bound state_v_first cu_seqlens * "
+        "cu_seq_lens_q seq_idx **kwargs",
     },
     channels=("g",),
     options=mapped,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .. import fla
 from .._patch.patching import Library, Patch, Place, are_here, names_in, own, parameters
 from ._backend import Registered, registry_of
 from ._places import MODULES, StandIn, operators
@@ -46,7 +47,8 @@ def patch_fla() -> Patch:
     Raises
     ------
     ImportError
-        If fla, or Triton, which it imports, is not installed.
+        If fla, or Triton, which it imports, is not installed, or linattn stands in for it
+        (`linattn.torch.install_as`).
 
     Notes
     -----
@@ -62,6 +64,11 @@ def patch_fla() -> Patch:
     >>> with linattn.torch.patch_fla():  # doctest: +SKIP
     ...     tokens = model.generate(**inputs)
     """
+    if sys.modules.get("fla") is fla:
+        raise ImportError(
+            "linattn.torch.patch_fla: the module fla is linattn's stand-in; expected the package: "
+            "undo install_as first"
+        )
     for name in ("triton", "fla.layers", "fla.ops.gated_oja_rule", "fla.ops.rwkv4"):
         try:
             with warnings.catch_warnings():

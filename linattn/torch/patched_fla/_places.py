@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import fla
+from ..fla import _gates as gates
+from ..fla.modules import _activations as activations
+from ..fla.modules import _losses as losses
+from ..fla.modules import _mixing as mixing
+from ..fla.modules import _norms as norms
 from ..mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
 from ..mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
 from ..mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
@@ -18,13 +23,9 @@ from ..mamba_ssm.ops.triton.ssd_combined import (
     mamba_chunk_scan_combined,
     mamba_split_conv1d_scan_combined,
 )
-from . import _activations as activations
 from . import _cache as cache
-from . import _losses as losses
 from . import _mamba as mamba
 from . import _mamba3 as mamba3
-from . import _mixing as mixing
-from . import _norms as norms
 
 
 class StandIn(NamedTuple):
@@ -69,6 +70,8 @@ MODULES = (
     StandIn("fla.modules.fused_linear_cross_entropy.ops", "FusedLinearCrossEntropyFunction.apply",
             losses.fused_linear_cross_entropy),
     StandIn("fla.modules.fused_kl_div.ops", "FusedKLDivLossFunction.apply", losses.fused_kl_div),
+    StandIn("fla.ops.gated_delta_rule.gate", "fused_gdn_gate", gates.fused_gdn_gate),
+    StandIn("fla.ops.kda.gate", "fused_kda_gate", gates.fused_kda_gate),
     StandIn("fla.ops.rwkv7.fused_addcmul", "Rwkv7FusedAddcmul.apply", mixing.addcmul_rwkv7),
     StandIn("fla.ops.rwkv7.fused_k_update", "KUpdateFunction.apply", mixing.k_update_rwkv7),
     StandIn("fla.ops.rwkv7.gate_output_correction", "GateOutputCorrection.apply",

@@ -20,9 +20,10 @@ from .._core.seq_idx import Packing
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..fla._lent import is_held_once
+from ..fla._token import decode
 from ..mamba_ssm.ops.triton.selective_state_update import update
 from ..mamba_ssm.ops.triton.ssd_combined import scan
-from ..operators import causal_conv1d, gated, gated_delta_step, gated_step
+from ..operators import causal_conv1d, gated, gated_delta, gated_step
 from ._packing import PACKING, sequences
 
 # --- the gated delta rule, one gate per token (Qwen) or per key channel (Kimi) -----------------
@@ -55,21 +56,18 @@ def torch_recurrent_gated_delta_rule(
             query, key, value, g, beta, 64, initial_state, output_final_state,
             use_qk_l2norm_in_kernel, **kwargs,
         )  # fmt: skip
-    heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
-    q, k = (_shared(x[:, 0], repeats) for x in (query, key))
-    v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
-    feature_map = "l2norm" if use_qk_l2norm_in_kernel else "identity"
     # The model copies the state after the token to the cache's tensor, which this is.
     in_place = output_final_state and initial_state.dtype is torch.float32
-    in_place = in_place and writable(initial_state, q, k, v, g, beta)
-    o, state = gated_delta_step(
-        q, k, v, g, beta, State(_split(initial_state, heads, repeats)),
-        scale=key.shape[-1] ** -0.5, feature_map=feature_map, in_place=in_place,
+    o, state = decode(
+        gated_delta, (query, key, value, g, beta), initial_state,
+        groups=value.shape[2] // key.shape[2], v_first=False,
+        in_place=in_place and writable(initial_state, query, key, value, g, beta),
+        options={
+            "scale": key.shape[-1] ** -0.5,
+            "feature_map": "l2norm" if use_qk_l2norm_in_kernel else "identity",
+        },
     )  # fmt: skip
-    o = _joined(o, repeats)[:, None].to(query.dtype)
-    if in_place:
-        return o, initial_state
-    return o, _joined(state.s, repeats) if output_final_state else None
+    return o.to(query.dtype), state if output_final_state else None
 
 
 def recurrent_kimi_delta_attention(
@@ -202,20 +200,3 @@ def _lightning_state(cache: Any, layer_idx: int) -> tuple[Tensor | None, bool]:
         return None, False
     alone = is_held_once(cache.linear_cache, layer_idx)
     return cache.get_linear_cache(layer_idx), alone
-
-
-# --- heads and states -------------------------------------------------------------
-
-
-def _shared(x: Tensor, repeats: int) -> Tensor:
-    """(B, heads, ...) broadcast to the value heads that share each of them."""
-    return x if repeats == 1 else x.unsqueeze(2)
-
-
-def _split(x: Tensor, heads: int, repeats: int) -> Tensor:
-    """(B, heads repeats, ...) as (B, heads, repeats, ...)."""
-    return x if repeats == 1 else x.unflatten(1, (heads, repeats))
-
-
-def _joined(x: Tensor, repeats: int) -> Tensor:
-    return x if repeats == 1 else x.flatten(1, 2)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._core.seq_idx import bounds_of, numbers
 from .._patch.patching import is_here
 
 #: The keywords that say where packed sequences begin and end.
@@ -59,11 +60,8 @@ def sequences(x: Tensor, packing: dict[str, Any]) -> Any:
         return NotImplemented
     if cu_seqlens is not None:
         return cu_seqlens
-    index = seq_idx.reshape(-1)  # type: ignore[union-attr]
-    if len(index) != x.shape[1]:
-        return NotImplemented
-    begin = (index[1:] != index[:-1]).nonzero()[:, 0] + 1
-    return torch.cat([begin.new_zeros(1), begin, begin.new_tensor([x.shape[1]])])
+    bounds = bounds_of(seq_idx)  # type: ignore[arg-type]
+    return bounds if seq_idx.numel() == x.shape[1] else NotImplemented  # type: ignore[union-attr]
 
 
 def handing_on(original: Forward, part: str) -> Forward:
@@ -115,7 +113,7 @@ def keeping_apart(original: Forward, name: str) -> Forward:
         bounds = sequences(hidden_states, packing) if ours else NotImplemented
         if bounds is NotImplemented:
             raise _mixed(name)
-        kwargs["seq_idx"] = _numbers(bounds, hidden_states.shape[1])[None]
+        kwargs["seq_idx"] = numbers(bounds, hidden_states.shape[1])[None]
         run = torch.compiler.disable(_apart) if torch.compiler.is_compiling() else _apart
         return run(original, bounds, self, hidden_states, *args, **kwargs)
 
@@ -149,7 +147,7 @@ def masking(original: Forward, name: str) -> Forward:
         bounds, mask = sequences(x, packing), given.get("attention_mask")
         if bounds is NotImplemented:
             raise _mixed(name)
-        number = _numbers(bounds, x.shape[1])
+        number = numbers(bounds, x.shape[1])
         apart = number[:, None] == number
         if kind not in ("sdpa", "eager") or not _is_square(mask, x.shape[1]):
             raise ValueError(
@@ -160,11 +158,6 @@ def masking(original: Forward, name: str) -> Forward:
         return original(**given | {"attention_mask": _masked(mask, apart, kind, x.dtype)})
 
     return forward
-
-
-def _numbers(bounds: Tensor, n: int) -> Tensor:
-    """The sequence of each of n tokens."""
-    return torch.searchsorted(bounds[1:].long(), torch.arange(n), right=True)
 
 
 def _is_square(mask: Any, n: int) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...._core.conversions import work_dtype
-from ...._core.seq_idx import Packing, at_first, packing
+from ...._core.seq_idx import Packing, at_first, numbered, packing
 from ....causal_conv1d import causal_conv1d_fn
 from ....causal_conv1d._checks import check_given
 from ....fla import chunk_simple_gla
@@ -39,6 +39,8 @@ def mamba_chunk_scan_combined(
     dt_limit: tuple[float, float] = NO_LIMIT,
     return_final_states: bool = False,
     return_varlen_states: bool = False,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
     """The scan of Mamba-2: one rate and one time step a head.
 
@@ -80,6 +82,9 @@ def mamba_chunk_scan_combined(
         Also return the states after the last token of each row.
     return_varlen_states : bool
         Also return the states after the last token of each sequence in cu_seqlens.
+    cu_seq_lens_q : Tensor of int, (sequences + 1,), optional
+        In place of ``seq_idx``, the bounds of the sequences of a single row, as Transformers'
+        models hand them on.
 
     Returns
     -------
@@ -108,6 +113,8 @@ def mamba_chunk_scan_combined(
     """
     name = "mamba_chunk_scan_combined"
     _check(name, x, dt, A, B, C, D, z, dt_bias, initial_states)
+    if seq_idx is None and cu_seq_lens_q is not None:
+        seq_idx = numbered(name, cu_seq_lens_q, *x.shape[:2])
     packed = _sequences(name, x, seq_idx, initial_states, cu_seqlens, return_varlen_states)
     work = work_dtype(x.dtype)
     o, end = scan(
@@ -229,6 +236,8 @@ def mamba_split_conv1d_scan_combined(
     headdim: int | None = None,
     ngroups: int = 1,
     norm_before_gate: bool = True,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
     """The block of Mamba-2 after its first projection.
 
@@ -266,6 +275,8 @@ def mamba_split_conv1d_scan_combined(
         The groups of B and C.
     norm_before_gate : bool
         ``norm(y) silu(z)`` if True, ``norm(y silu(z))`` if False.
+    cu_seq_lens_q : Tensor of int, (sequences + 1,), optional
+        As in `mamba_chunk_scan_combined`.
 
     Returns
     -------
@@ -295,6 +306,8 @@ def mamba_split_conv1d_scan_combined(
     name = "mamba_split_conv1d_scan_combined"
     heads, headdim, dstate, d_mlp = _sizes(name, zxbcdt, conv1d_weight, D, headdim, ngroups)
     dim, conv = heads * headdim, conv1d_weight.shape[0]
+    if seq_idx is None and cu_seq_lens_q is not None:
+        seq_idx = numbered(name, cu_seq_lens_q, *zxbcdt.shape[:2])
     mlp, z, xBC, dt = zxbcdt.split([2 * d_mlp, dim, conv, heads], -1)
     xBC = causal_conv1d_fn(
         xBC.mT, conv1d_weight, conv1d_bias, seq_idx=seq_idx, activation=activation

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from .. import fla
+from .. import convolution
 from ._activations import wide
 
 Optional = Tensor | None
@@ -29,6 +31,15 @@ def token_shift(
     if output_cache:
         last = torch.where(full[:, None], x[0, (end - 1).clamp(min=0)], first)
     return before - x, last
+
+
+def shift_tokens(
+    x: Tensor, cu_seqlens: Optional = None, cache: Optional = None, output_cache: bool = False,
+    chunk_indices: Optional = None,
+) -> Any:  # fmt: skip
+    """`token_shift`; only with ``output_cache`` the cache too."""
+    shifted, after = token_shift(x, cu_seqlens, cache, output_cache)
+    return (shifted, after) if output_cache else shifted
 
 
 def rotary_embedding_fwdbwd(
@@ -80,7 +91,7 @@ def causal_conv1d(
     chunk_indices: Optional = None, chunk_size: int = 64,
 ) -> tuple[Tensor, Optional]:  # fmt: skip
     """`linattn.torch.fla.causal_conv1d`, also of x [B, T, H, D / H]."""
-    y, state = fla.causal_conv1d(
+    y, state = convolution.causal_conv1d(
         x.flatten(2), weight, bias, None if residual is None else residual.flatten(2),
         initial_state, output_final_state, activation, cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -93,6 +104,14 @@ def addcmul_rwkv7(
 ) -> tuple[Optional, ...]:  # fmt: skip
     weights = (x_r, x_w, x_k, x_v, x_a, x_g)
     return tuple(None if w is None else torch.addcmul(hidden_states, delta, w) for w in weights)
+
+
+def fused_addcmul_rwkv7(
+    hidden_states: Tensor, delta: Tensor, xr: Tensor, xw: Tensor, xk: Tensor, xv: Tensor,
+    xa: Tensor, xg: Optional = None,
+) -> tuple[Optional, ...]:  # fmt: skip
+    """hidden_states + delta w for each of the weights w; None for one that is None."""
+    return addcmul_rwkv7(hidden_states, delta, xr, xw, xk, xv, xa, xg)
 
 
 def k_update_rwkv7(

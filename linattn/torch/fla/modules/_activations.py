@@ -156,3 +156,28 @@ def _power(x: Tensor, power: float) -> Tensor:
     base = torch.where(positive, x, 1)
     raised = base ** (power / (base.sqrt() + 1))
     return torch.where(positive, raised, x) * x.sigmoid()
+
+
+# --- as fla's layers call them, differentiated by autograd --------------------------------------
+
+
+def sigmoidglu_linear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(sigmoidglu_fwd(x, y), weight, bias)
+
+
+def elu_p1(x: Tensor) -> Tensor:
+    """elu(x) + 1, which is e^x below 0."""
+    return torch.where(x >= 0, x + 1, x.clamp(max=0).exp())
+
+
+ACT2FN = {
+    "relu": F.relu, "sigmoid": sigmoid_fwd, "logsigmoid": logsigmoid_fwd, "silu": swish_fwd,
+    "swish": swish_fwd, "sqrelu": sqrelu_fwd, "gelu": gelu_fwd, "bias_gelu": bias_gelu,
+}  # fmt: skip
+#: The names of fla.modules.activations.
+PUBLIC = {
+    "ACT2FN": ACT2FN, "bias_gelu_impl": bias_gelu, "elu_p1": elu_p1, "fast_gelu_impl": gelu_fwd,
+    "logsigmoid": logsigmoid_fwd, "powglu": powglu_fwd, "powglu_linear": powglu_linear,
+    "sigmoid": sigmoid_fwd, "sigmoidglu": sigmoidglu_fwd, "sigmoidglu_linear": sigmoidglu_linear,
+    "sqrelu": sqrelu_fwd, "swiglu": swiglu_fwd, "swiglu_linear": swiglu_linear, "swish": swish_fwd,
+}  # fmt: skip
