@@ -32,12 +32,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import instructions
-from operator_calls import NAMES, calls
+from instructions import NAMES, calls
+from report import table
 
 import linattn
 from linattn._cli.progress import Bar
@@ -176,21 +177,18 @@ def tree_of(given: str) -> Path:
     return tree
 
 
-def rows(
-    times: dict[str, Ratio], counts: tuple[dict[str, float], dict[str, float]] | None
-) -> Iterator[str]:
+def rows(times: dict[str, Ratio], counts: tuple[dict[str, float], dict[str, float]] | None) -> str:
     """The table, as Markdown."""
-    head = ["operator", "us a call", "time", "interval", ""]
-    head += ["instructions a token", "instructions"] if counts else []
-    yield f"| {' | '.join(head)} |"
-    yield f"|{' --- |' * len(head)}"
+    found = []
     for name, x in times.items():
-        cells = [f"`{name}`", f"{x.seconds * 1e6:.4g}", f"{x.middle:.3f}",
-                 f"{x.low:.3f}-{x.high:.3f}", x.verdict]  # fmt: skip
-        if counts:
-            a, b = (side[name] for side in counts)
-            cells += [f"{a:,.0f}", f"{b / a:.3f}"]
-        yield f"| {' | '.join(cells)} |"
+        a, b = (side[name] for side in counts) if counts else (0, 0)
+        found.append([
+            f"`{name}`", f"{x.seconds * 1e6:.4g}", f"{x.middle:.3f}", f"{x.low:.3f}-{x.high:.3f}",
+            x.verdict or "-", *([f"{a:,.0f}", f"{b / a:.3f}"] if counts else ["", ""]),
+        ])  # fmt: skip
+    head = ["operator", "us per call", "time", "interval", "verdict", "instructions per token",
+            "instructions"]  # fmt: skip
+    return table(head, found)
 
 
 def commits(given: Sequence[str]) -> list[str]:
@@ -247,9 +245,9 @@ def against(args: argparse.Namespace, *trees: Path) -> list[str]:
     if not args.no_counts and instructions.possible():
         first, second = (instructions.per_token(args.only, tree) for tree in trees)
         counts = first, second
-    print("\n".join(rows(times, counts)))
+    print(rows(times, counts))
     slower = [name for name, x in times.items() if x.verdict == "slower"]
-    print(f"\nslower: {', '.join(slower) or 'none'}")
+    print(f"slower: {', '.join(slower) or 'none'}")
     if counts:
         more = [name for name in args.only if counts[1][name] > LIMIT * counts[0][name]]
         print(f"more instructions: {', '.join(more) or 'none'}")

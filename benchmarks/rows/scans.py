@@ -158,6 +158,24 @@ def tensor_code(form, ours, reverse: bool, n: int, m: int) -> Calls:
     return Calls(first(call_of(form)), first(call_of(ours) if ours else call), wanted)
 
 
+def wkv(n: int, m: int) -> dict[str, Any]:
+    """Operands of RWKV-4's attention; Transformers takes the logarithm of w."""
+    x = operands(n, m)
+    return {"k": x["x"][None], "v": x["z"][None], "w": np.exp(x["D"]), "u": x["dt_bias"]}
+
+
+def wkv_backward(*sizes: int) -> Calls:
+    x = wkv(*sizes)
+    return Calls(partial(linattn.wkv_backward, **x, grad_out=x["v"]), partial(linattn.wkv, **x))
+
+
+def wkv_of_transformers(*sizes: int) -> Calls:
+    x, ours = wkv(*sizes), partial(linattn.wkv, **wkv(*sizes))
+    given = [np.log(x["w"]), x["u"], x["k"], x["v"], x["v"]]
+    function = Transformers.module("rwkv").rwkv_linear_attention_cpu
+    return Calls(PyTorch.call(lambda _, *x: function(*x)[0], given), ours, ours())
+
+
 SHAPE = f"m = {M:,}, r = {R}, n = {N:,}"
 TINY = (64, 16)
 ROWS = [
@@ -183,6 +201,9 @@ ROWS = [
           partial(tensor_code, partial(of_stand_in, "selective_scan_ref"),
                   partial(of_stand_in, "selective_scan_fn"), reverse), (SHORT, NARROW), [PyTorch],
           10.0, True, tiny=TINY) for reverse, mode in MODES),
+    Row("wkv_backward / wkv, m = 2,048", wkv_backward, (1024, 2048), tiny=TINY),
+    Row("rwkv_linear_attention_cpu / wkv, m = 2,048", wkv_of_transformers, (1024, 2048),
+        [Transformers], tiny=TINY),
     Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", partial(associative, JAX, in_jax),
         peers=[JAX], goal=5.0, least=True),
 ]  # fmt: skip

@@ -80,8 +80,12 @@ class Measured(NamedTuple):
         return statistics.median(found), min(found), max(found)
 
     @property
+    def medians(self) -> tuple[float, ...]:
+        return tuple(map(statistics.median, zip(*self.times, strict=True)))
+
+    @property
     def detail(self) -> str:
-        a, b = map(statistics.median, zip(*self.times, strict=True))
+        a, b = self.medians
         unit, name = next((x for x in UNITS if max(a, b) >= x[0]), UNITS[-1])
         return f"{a / unit:.3g} against {b / unit:.3g} {name}{self.per}"
 
