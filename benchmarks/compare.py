@@ -12,10 +12,9 @@ Two processes, one for each commit, take turns of a few milliseconds on one core
 measure processor time, which excludes other programs.  The figure of such a pair is the median of
 the ratios of neighbours.  The placement of memory differs from pair to pair and may change times by
 some per cent, so there are several pairs, and the interval is over their figures.  An operator
-counts as slower, with exit status 1, if its whole interval is above 1.05.  On two cores with a load
-of 15 to 20 and a minute of processor time, a build against itself has all medians within 1.3 % and
-all intervals within 3.3 %.  A tenth more work in three kernels was found in these (1.08 to 1.15)
-and in Linformer, which calls one of them, and in no other operator.
+counts as slower, with exit status 1, if its whole interval is above 1.05.  With a load of 15 to 20
+on two cores, a build against itself has all intervals within 3.3 %; a tenth more work in three
+kernels was found in these (1.08 to 1.15) and in Linformer, which calls one of them, alone.
 
 If Valgrind is installed, instructions are counted as well (instructions.py).  They have no noise,
 but are those of x86-64-v3, and measure work instead of time.

@@ -136,9 +136,10 @@ def scaling(colors: Sequence[str]) -> Figure:
     for column, mode in enumerate(("Forward", "Forward + backward")):
         _, _, rest = text.partition(f"\n{mode}:\n")
         (_, *names), *rows = table(rest.strip().split("\n\n")[0])
+        rows = [[cell.replace(",", "") for cell in row] for row in rows]
         for color, marker, (i, name) in zip(colors, "osD", enumerate(names, 1), strict=True):
             points = [
-                (int(row[0].replace(",", "")), *map(_number, row[i].split(" ms, ")))
+                (int(row[0]), *map(float, row[i].removesuffix(" MiB").split(" ms ")))
                 for row in rows if row[i] != "-"
             ]  # fmt: skip
             n, time, memory = zip(*points, strict=True)
@@ -156,10 +157,6 @@ def scaling(colors: Sequence[str]) -> Figure:
     handles = panels[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=3, frameon=False)
     return figure
-
-
-def _number(text: str) -> float:
-    return float(text.removesuffix(" MiB").replace(",", ""))
 
 
 GATED = "Gated recurrences"

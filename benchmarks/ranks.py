@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 import linattn.mpi
 from linattn._blocks.block_scan import Element
+from linattn._cli.rows import timed
 
 COMM = MPI.COMM_WORLD
 D = 64
@@ -48,12 +49,6 @@ def in_turn(alone: Callable[[], Any], together: Callable[[], Any], rounds: int) 
         meet()
         times.append((one, timed(together)))
     return times[1:]
-
-
-def timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def meet() -> None:

@@ -18,14 +18,13 @@ import importlib
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from report import Figure, Report, in_fresh_process, options, write
 
 from linattn._cli import memory_use
-from linattn._cli.rows import Calls, Row, check, limit_threads, measure
+from linattn._cli.rows import Calls, Row, check, limit_threads, measure, timed
 
 #: By name, what RESULTS.md calls it.  Each is a module of `rows` with a table ROWS.
 FAMILIES = {
@@ -136,15 +135,9 @@ def fastest(calls: Calls) -> tuple[Calls, str]:
     times = {}
     for name, call in calls.a.items():
         call()  # compiles
-        times[name] = min(seconds(call) for _ in range(3))
+        times[name] = min(timed(call) for _ in range(3))
     best = min(times, key=times.__getitem__)
     return calls._replace(a=calls.a[best]), best
-
-
-def seconds(call: Any) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 @contextlib.contextmanager

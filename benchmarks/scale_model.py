@@ -40,10 +40,10 @@ class Model:
     beta: float
     block: float
 
-    def mpi(self, workers: float, tokens: float, network: bool = True) -> float:
+    def mpi(self, workers: float, tokens: float) -> float:
         if workers == 1:
             return self.c * tokens
-        alpha, beta = self.alpha + NETWORK[0] * network, self.beta + NETWORK[1] * network
+        alpha, beta = self.alpha + NETWORK[0], self.beta + NETWORK[1]
         return self._computing(workers, tokens) + ceil(log2(workers)) * (alpha + beta * STATE)
 
     def dask(self, workers: float, tokens: float) -> float:

@@ -7,7 +7,6 @@ results included, measured in a fresh one.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from report import in_fresh_process, machine, options, table, write
 from linattn._cli import memory_use
 from linattn._cli.bench import call as of_linattn
 from linattn._cli.peers import EPS, Call, PyTorch, elu1, softmax
+from linattn._cli.rows import timed
 
 D = 64
 LENGTHS = tuple(4**power for power in range(4, 11))  # 256 to 1,048,576
@@ -91,9 +91,7 @@ def best(call: Callable[[], Any], budget: float) -> float:
     """Least seconds of a call over about ``budget`` seconds, two calls at least."""
     taken: list[float] = []
     while len(taken) < 2 or (sum(taken) < budget and len(taken) < 100):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
+        taken.append(timed(call))
     return min(taken)
 
 

@@ -75,14 +75,13 @@ ROWS = [
     *MAIN[:2],
     *(Row(f"{name}_backward / {name}", partial(backward, name, False), goal=3.0)
       for name in ("causal", "noncausal")),
-    Row("causal a token, N = 131,072 / 16,384", long_sequence, (8, 131072, 64, 16384), goal=1.15,
-        tiny=(2, 256, 16, 64)),
+    Row("causal a token, N = 131,072 / 16,384", long_sequence, (8, 131072, 64, 16384), goal=1.15),
     Row("causal, (B, N, H, d) view / contiguous (B, H, N, d)", layout, goal=1.15),
     *(Row(f"timing experiment, N = {n:,}: Q (K^T V) in NumPy / {name}", partial(experiment, name),
-          (n, 500), goal=goal, least=True, threads=CORES, tiny=(64, 16))
+          (n, 500), goal=goal, least=True, threads=CORES)
       for n in (10_000, 20_000) for name, goal in (("noncausal", 1.25), ("causal", 1.0))),
     *(Row(f"{name}, N = {n:,}: memory beyond the arrays", partial(memory, name), (n, 64),
-          goal=goal, unit="MiB", tiny=(64, 64))
+          goal=goal, unit="MiB")
       for name, n, goal in (("causal", 2**20, 8), ("causal_backward", 2**20, 40),
                             ("delta_backward", 2**18, 64))),
     Row("causal on (4, 8) arrays, beside np.matmul", small, (4, 8), goal=5, unit="us"),

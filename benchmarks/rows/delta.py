@@ -28,8 +28,7 @@ ROWS = [
     Row("delta / causal, both identity, unnormalised",
         partial(against_plain, "delta", "causal", False), goal=1.6),
     Row("delta_backward / delta", partial(backward, "delta", False), goal=3.5),
-    Row("delta_step / step, 32 heads in place", partial(step, "delta", False), (32, 64), goal=1.5,
-        tiny=(2, 8)),
+    Row("delta_step / step, 32 heads in place", partial(step, "delta", False), (32, 64), goal=1.5),
     *(Row(f"{name} / linattn, {mode}", partial(in_torch, name, reverse), peers=[PyTorch],
           goal=FORMS[name][2], least=True) for reverse, mode in MODES for name in FORMS),
 ]  # fmt: skip

@@ -22,8 +22,6 @@ from .gated import MORE
 from .tensors import without_gradients
 
 Tensor = Any
-#: Of fla's and vLLM's l2norm.
-EPS = 1e-6
 #: Rows of a pool of states that no sequence uses.
 UNUSED = 3
 
@@ -45,15 +43,12 @@ class Draw:
     def tokens(self, n: int, heads: int, d: int, channels: bool) -> dict[str, Tensor]:
         """Keys of norm 1, log decays and strengths; a and b of dplr."""
         q, k, v = (self(1, n, heads, d) for _ in range(3))
+        unit = partial(self.torch.nn.functional.normalize, dim=-1)
         k, removal = (unit(x.float()).to(x.dtype) for x in (k, self(1, n, heads, d)))
         g = -0.1 * self.wide(1, n, heads, *[d] * channels).exp()
         beta = self.wide(1, n, heads).sigmoid().to(q.dtype)
         return {"q": q, "k": k, "v": v, "g": g, "beta": beta,
                 "a": -removal, "b": removal * beta[..., None]}  # fmt: skip
-
-
-def unit(x: Tensor) -> Tensor:
-    return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
 
 
 def case(ours: Any, operands: dict[str, Tensor], theirs: Call, half: bool = True) -> Calls:
@@ -191,54 +186,39 @@ def convolution_step(rows: int, c: int, width: int) -> Calls:
     return case(ours, {"x": x, "weight": weight, "state": state, "bias": bias}, theirs)
 
 
-#: Tokens, heads, width.
-PREFILL, TOKEN = ((2048, 16, 64), (2048, 16, 128)), (1, 32, 128)
-ONNX = ((8, 4096, 64), (16, 2048, 128))
+#: Engine, operator, dtype, whether gates are per channel; and the steps among them.
+RULES = (
+    (VLLM, "gated_delta", "bfloat16", False), (Zentorch, "gated_delta", "bfloat16", False),
+    (ExecuTorch, "gated_delta", "float32", False), (GGML, "gated_delta", "float32", False),
+    (MLX, "gated_delta", "float32", False), (GGML, "gated", "float32", True),
+    (GGML, "dplr", "float32", True),
+)  # fmt: skip
+STEPS = RULES[2:5]
+ONNX = ("causal", False), ("delta", False), *(
+    (name, channels) for name in ("gated", "gated_delta") for channels in (False, True)
+)  # fmt: skip
 
 
-def _recurrences():
-    """Engine, operator, dtype, whether gates are per channel, sizes."""
-    for sizes in PREFILL:
-        for engine in (VLLM, Zentorch):
-            yield engine, "gated_delta", "bfloat16", False, sizes
-        for engine in (ExecuTorch, GGML, MLX):
-            yield engine, "gated_delta", "float32", False, sizes
-        for name in ("gated", "dplr"):
-            yield GGML, name, "float32", True, sizes
-    for engine in (ExecuTorch, GGML, MLX):
-        yield engine, "gated_delta", "float32", False, TOKEN
-
-
-def _rows():
-    for engine, name, dtype, channels, (n, *heads) in _recurrences():
-        what = f"{name}{' by channel' * channels}, {dtype}, {n:,} token{'s' * (n > 1)}"
-        yield Row(
-            f"{what}, {heads[0]} heads of {heads[1]} / {engine.name}",
-            partial(recurrence, engine, name, dtype, channels), (n, *heads), [engine],
-            tiny=(n if n == 1 else 128, 2, 64),
-        )  # fmt: skip
-    for name, channels, goals in (
-        ("causal", False, (0.5, 0.35)), ("delta", False, (0.59, 0.45)),
-        *((name, channels, (0.5, 0.35)) for name in ("gated", "gated_delta")
-          for channels in (False, True)),
-    ):  # fmt: skip
-        for heads, n, d in (*ONNX, *([(1, 32768, 64)] if name in ("causal", "delta") else [])):
-            what = f"{name}{' by channel' * channels}, float32, {n:,} tokens"
-            what += f", {heads} head{'s' * (heads > 1)} of {d}"
-            yield Row(f"{what} / ONNX Runtime", partial(in_onnx, name, channels), (heads, n, d),
-                      [ONNXRuntime], goals[d // 128], threads=1 + (heads == 1))  # fmt: skip
-    for engine, dtype in ((VLLM, "bfloat16"), (VLLM, "float32"), (GGML, "float32")):
-        yield Row(
-            f"Mamba-2, {dtype}, 2,048 tokens, 24 heads of 64, state 128 / {engine.name}",
-            partial(mamba2, engine, dtype), (2048, 24, 64, 128), [engine],
-            tiny=(256, 2, 64, 128),
-        )  # fmt: skip
-    yield Row("selective_scan, float32, 2,048 tokens, m = 1,536, r = 16 / ggml", selective,
-              (2048, 1536, 16), [GGML], tiny=(64, 32, 16))  # fmt: skip
+def what(name: str, dtype: str, channels: bool, n: int, heads: int, d: int) -> str:
+    tokens, many = f"{n:,} token{'s' * (n > 1)}", f"{heads} head{'s' * (heads > 1)} of {d}"
+    return f"{name}{' by channel' * channels}, {dtype}, {tokens}, {many}"
 
 
 ROWS = [
-    *_rows(),
+    *(Row(f"{what(*rule, *sizes)} / {engine.name}", partial(recurrence, engine, *rule), sizes,
+          [engine], tiny=(min(128, sizes[0]), 2, 64))
+      for rules, sizes in ((RULES, (2048, 16, 64)), (RULES, (2048, 16, 128)), (STEPS, (1, 32, 128)))
+      for engine, *rule in rules),
+    *(Row(f"{what(name, 'float32', channels, n, heads, d)} / ONNX Runtime",
+          partial(in_onnx, name, channels), (heads, n, d), [ONNXRuntime], goal,
+          threads=1 + (heads == 1))
+      for heads, n, d, goal in ((8, 4096, 64, 0.5), (16, 2048, 128, 0.35), (1, 32768, 64, 0.5))
+      for name, channels in ONNX if heads > 1 or name in ("causal", "delta")),
+    *(Row(f"Mamba-2, {dtype}, 2,048 tokens, 24 heads of 64, state 128 / {engine.name}",
+          partial(mamba2, engine, dtype), (2048, 24, 64, 128), [engine], tiny=(256, 2, 64, 128))
+      for engine, dtype in ((VLLM, "bfloat16"), (VLLM, "float32"), (GGML, "float32"))),
+    Row("selective_scan, float32, 2,048 tokens, m = 1,536, r = 16 / ggml", selective,
+        (2048, 1536, 16), [GGML], tiny=(64, 32, 16)),
     Row("causal_conv1d with silu, bfloat16, 2,048 tokens of 4,096 channels / vLLM", convolution,
         (2048, 4096, 4), [VLLM], tiny=(64, 64, 4)),
     *(Row(f"gated_delta_step from raw gates, bfloat16, {rows} x 32 heads of {d}, pool / vLLM",

@@ -201,17 +201,13 @@ def mlstm(*sizes: int) -> Calls:
     return Calls(theirs, partial(linattn.mlstm, *operands))
 
 
-def named(heads: int, n: int, d: int) -> str:
-    return f"{heads} heads, N = {n:,}, d = {d}"
-
-
 def _of_transformers():
     """As its models run it, and, without a goal, with the chunk length that is fastest here."""
     for heads, n, d in SHAPES.values():
         for name, form, channels, chunks, part, goals in FORMS:
             sizes = heads, n // part, d
             for reverse, mode in MODES:
-                what = f"{name}, {mode}, {named(*sizes)}"
+                what = f"{name}, {mode}, {heads} heads, N = {sizes[1]:,}, d = {d}"
                 for tried, goal in ((chunks[:1], goals[reverse]), (chunks, None)):
                     if goal or len(chunks) > 1:
                         yield Row(
@@ -231,12 +227,10 @@ ROWS = [
       for d, sizes in SHAPES.items() for name in RULES for channels, kind in KINDS),
     *(Row(f"{dtype} {name} / float32", partial(half, name, dtype), peers=[ML_DTYPES], goal=1.0)
       for name in RULES for dtype in ("float16", "bfloat16")),
-    *(Row(f"{name}_step{kind} / step, 32 heads in place", partial(step, name, channels), (32, 64),
-          goal=1.3, tiny=(2, 8)) for name in RULES for channels, kind in KINDS),
     Row("causal_conv1d with silu, 4,096 tokens of 2,048 channels, w = 4 / np.copyto", convolution,
-        (4096, 2048), goal=1.3, tiny=(64, 16)),
+        (4096, 2048), goal=1.3),
     Row("PyTorch's conv1d and silu / linattn, of the same", convolution_in_torch, (4096, 2048),
-        [PyTorch], 3.0, True, tiny=(64, 16)),
+        [PyTorch], 3.0, True),
     *_of_transformers(),
     *(Row(f"{name}, d = {d}", make, sizes, needed) for d, sizes in SHAPES.items()
       for name, make, needed in (

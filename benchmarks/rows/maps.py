@@ -111,5 +111,5 @@ ROWS = [
           partial(softmax, causal, reverse), HEADS8, [PyTorch], goal)
       for causal, reverse, goal in ((True, False, 1.3), (False, False, None), (True, True, None))),
     Row("linformer, r = 256, N = 8192 / PyTorch, eager", linformer, (8, 8192, 64, 256), [PyTorch],
-        0.5, tiny=(2, 128, 16, 8)),
+        0.5),
 ]  # fmt: skip

@@ -55,12 +55,11 @@ def grouped(name: str, heads: int, n: int, d: int) -> Calls:
 
 
 ROWS = [
-    Row("step of 4096 heads in place / np.copyto of their states", step, (4096, 64), goal=1.2,
-        tiny=(2, 8)),
+    Row("step of 4096 heads in place / np.copyto of their states", step, (4096, 64), goal=1.2),
     Row("step of 8 heads in place, beside np.copyto", step, (8, 64), goal=4, unit="us"),
     Row("causal with initial and final state / without", with_states, goal=1.03),
     Row("64 packed sequences of 1,000 to 8,000 / one of as many tokens", packed, (64, 8000, 64),
-        goal=1.1, tiny=(3, 64, 8)),
+        goal=1.1),
     *(Row(f"{dtype} causal / float32", partial(half, "causal", dtype), HEADS8, [ML_DTYPES], 1.0)
       for dtype in ("float16", "bfloat16")),
     *(Row(f"{name}, 8 queries a key head / with the keys repeated", partial(grouped, name),

@@ -55,7 +55,7 @@ def beside_product(name: str, in_place: bool, offset: int, heads: int, d: int) -
 
 ROWS = [
     *(Row(f"{function(name)}, {what}, {heads} heads of {d} / np.multiply",
-          partial(beside_product, name, in_place, offset), (heads, d), goal=1.3, tiny=(2, 8))
+          partial(beside_product, name, in_place, offset), (heads, d), goal=1.3)
       for what, in_place, offset in PLACES
       for heads, d in ((8, 64), (32, 64), (32, 128), (128, 128)) for name in NAMES),
 ]  # fmt: skip

@@ -115,6 +115,6 @@ KINDS = (
        partial(fla_token, name, FLA[name]), name) for name in FLA),
 )  # fmt: skip
 ROWS = [
-    Row(f"{what}: {named(name)}, beside NumPy's", make, WIDTHS, [PyTorch], unit=unit, tiny=(2, 8))
+    Row(f"{what}: {named(name)}, beside NumPy's", make, WIDTHS, [PyTorch], unit=unit)
     for what, named, unit, make, name in KINDS
 ]

@@ -29,14 +29,12 @@ def side(make: Callable[..., Calls], second: bool, *sizes: int) -> Call:
     return make(*sizes)[second]
 
 
-def numpy_product(n: int) -> Call:
+def product(library: str, dtype: str, n: int) -> Call:
     x = np.random.default_rng(0).standard_normal((n, n), np.float32)
-    return partial(np.matmul, x, x)
-
-
-def torch_product(dtype: str, n: int) -> Call:
+    if library == "numpy":
+        return partial(np.matmul, x, x)
     torch = importlib.import_module("torch")
-    x = torch.randn(n, n).to(getattr(torch, dtype))
+    x = torch.from_numpy(x).to(getattr(torch, dtype))
     return partial(torch.matmul, x, x)
 
 
@@ -53,16 +51,16 @@ def speedup(make, count: int, *sizes: int) -> Calls:
 
 
 def _table():
-    """Name, function, sizes, packages, sizes of a smoke test."""
+    """Name, function, sizes, packages."""
     for sizes in SHAPES:
         for name in ("causal", "gated", "gated_delta"):
             for forward, end in ((True, ""), (False, "_backward")):
                 what = f"{name}{end} {' x '.join(map(str, sizes))}"
-                yield what, partial(side, partial(backward, name, False), forward), sizes, [], ()
+                yield what, partial(side, partial(backward, name, False), forward), sizes, []
     for name in ("causal", "delta", "gated", "gated_delta", "dplr"):
         sizes = 1, 262144 if name == "causal" else 32768, 64
         call = partial(side, partial(backward, name, False), True)
-        yield f"{name}, one head of N = {sizes[1]:,}", call, sizes, [], ()
+        yield f"{name}, one head of N = {sizes[1]:,}", call, sizes, []
     for sizes in ((4096, 4096), (2048, 5120)):
         for name, make, second in (
             ("selective_scan", scans.backward, True), ("linear_scan", scans.linear, False),
@@ -70,19 +68,26 @@ def _table():
             ("causal_conv1d", convolution, False),
         ):  # fmt: skip
             what = f"{name} {' x '.join(map(str, sizes))}"
-            yield what, partial(side, make, second), sizes, [], (64, 16)
+            yield what, partial(side, make, second), sizes, []
     for heads in (32, 512):
         call = partial(side, partial(step, "gated_delta", False), False)
-        yield f"gated_delta_step in place {heads} x 128", call, (heads, 128), [], (2, 8)
-    yield "NumPy's product 2048", numpy_product, (2048,), [], (8,)
-    for dtype in ("float32", "bfloat16"):
-        name = f"PyTorch's product 2048 {dtype}"
-        yield name, partial(torch_product, dtype), (2048,), [PyTorch], (8,)
+        yield f"gated_delta_step in place {heads} x 128", call, (heads, 128), []
+    for name, library, dtype, needed in (
+        ("NumPy", "numpy", "float32", []), ("PyTorch", "torch", "float32", [PyTorch]),
+        ("PyTorch", "torch", "bfloat16", [PyTorch]),
+    ):  # fmt: skip
+        yield (
+            f"{name}'s product 2048 {dtype}",
+            partial(product, library, dtype),
+            (2048,),
+            needed,
+            (8,),
+        )
 
 
 THREADPOOLCTL = peer("threadpoolctl")
 ROWS = [
     Row(f"{name}: 1 thread / {count}", partial(speedup, make, count), sizes,
-        [THREADPOOLCTL, *needed], 1.7 if count == 2 else None, True, count, tiny=tiny)
-    for name, make, sizes, needed, tiny in _table() for count in COUNTS
+        [THREADPOOLCTL, *needed], 1.7 if count == 2 else None, True, count)
+    for name, make, sizes, needed in _table() for count in COUNTS
 ]  # fmt: skip

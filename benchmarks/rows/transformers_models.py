@@ -1,17 +1,15 @@
 """Models of Hugging Face Transformers, run by the library's own functions and by linattn.
 
 Float32, random weights, one sequence: prefill (logits of the last token), a training step (loss
-and gradients), one more token on the cache of the prefill, and the operator's share of linattn's
-prefill.  Of 24 layers there are 4, with a sixth of the vocabulary, so that each part has the share
-of the time that it has in a whole model; larger models have 2 or 3 layers.
+and gradients), and one more token on the cache of the prefill.  Of 24 layers there are 4, with a
+sixth of the vocabulary, so that each part has the share of the time that it has in a whole model;
+larger models have 2 or 3 layers.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator as by_name
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,8 +47,8 @@ class Model(NamedTuple):
                                      else {})  # fmt: skip
 
 
-#: How many times faster: prefill, training step; the operator's share of prefill in percent.
-PREFILL, TRAIN, SHARE = 1.5, 1.45, 15
+#: How many times faster: prefill, training step.
+PREFILL, TRAIN = 1.5, 1.45
 #: The library's loops take a time that grows with the square of the tokens in training.
 _SCAN: dict[str, Any] = {"prefill": 1024, "train": 128, "targets": (30, 20)}
 
@@ -187,29 +185,6 @@ def whole(model: Model, what: str, tokens: int, tiny: bool = False) -> Calls:
     return both(model, call)
 
 
-def share(model: Model, tokens: int, tiny: bool = False) -> list[float]:
-    """The percentage of linattn's prefill that is its operator's."""
-    module, library, ours = functions(model)
-    net, within, function = Net(model, tokens, tiny), 0.0, ours[model.operator]
-
-    @functools.wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal within
-        begin = time.process_time()
-        result = function(*args, **kwargs)
-        within += time.process_time() - begin
-        return result
-
-    try:
-        use(module, ours | {model.operator: timed})
-        net.prefill()
-        within, begin = 0.0, time.process_time()
-        net.prefill()
-        return [100 * within / (time.process_time() - begin)]
-    finally:
-        use(module, library)
-
-
 def alone(model: Model, reverse: bool, n: int) -> Calls:
     """The operator by itself."""
     args, given = operands(model, n)
@@ -268,8 +243,6 @@ def _rows(model: Model):
     ):  # fmt: skip
         make = partial(whole, model, what.partition(" of ")[0])
         yield Row(f"{name}, {what}", make, (tokens,), needed, goal, True, tiny=(16, 1))
-    yield Row(f"{model.title}: operator's share of linattn's prefill", partial(share, model),
-              (model.prefill,), needed, SHARE, unit="%", tiny=(16, 1))  # fmt: skip
     for reverse, mode in MODES:
         n = model.train if reverse else model.prefill
         yield Row(f"{name}, operator, {mode}, {n:,} tokens", partial(alone, model, reverse), (n,),

@@ -15,8 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from adapters import JAX, peer
 
 import linattn
 from linattn._cli.peers import Peer
-from linattn._cli.rows import Calls, Measured, Row, draw
+from linattn._cli.rows import Calls, Measured, Row, draw, timed
 
 FOLDER = Path(__file__).parent.parent
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_ARENA_MAX": "1"}
@@ -91,12 +89,6 @@ def block_of_cluster(blocks: int, tokens: int) -> list[float]:
     return times[1:]
 
 
-def timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def in_jit(n: int, d: int) -> Calls:
     jax, ours = (importlib.import_module(x) for x in ("jax", "linattn.jax"))
     x = jax.numpy.ones((n, d))
@@ -126,27 +118,25 @@ DASK, DISTRIBUTED = peer("dask"), peer("distributed")
 #: Tokens and width; tokens and rounds.
 SIZES, ROUNDS, BLOCKS = (2**21, 64), (2**21, 7), (256, 64)
 ROWS = [
-    *(Row(what, partial(in_dask, name, blocks, workers), SIZES, [DASK], goal, threads=2,
-          tiny=(256, 16))
+    *(Row(what, partial(in_dask, name, blocks, workers), SIZES, [DASK], goal, threads=2)
       for what, name, blocks, workers, goal in (
           ("causal, two dask workers / one thread, 4 blocks", "causal", 4, 2, 0.6),
           ("the same, 16 blocks", "causal", 16, 2, None),
           ("the same, one dask worker, 16 blocks", "causal", 16, 1, None),
           ("causal_backward, two dask workers / one thread, 4 blocks", "causal_backward", 4, 2,
            None))),
-    Row("dask, a block beside its computing, threads", block, BLOCKS, [DASK], 3, unit="ms",
-        tiny=(4, 8)),
+    Row("dask, a block beside its computing, threads", block, BLOCKS, [DASK], 3, unit="ms"),
     Row("dask, the same on a cluster of two processes", block_of_cluster, BLOCKS, [DISTRIBUTED], 3,
-        unit="ms", tiny=(4, 8)),
+        unit="ms"),
     Row("linattn.jax.causal of (4, 8) in jit, beyond x + 1", in_jit, (4, 8), [JAX], 20,
         unit="+us"),
-    *(Row(what, partial(in_mpi, name), ROUNDS, [MPI], goal, tiny=(256, 1))
+    *(Row(what, partial(in_mpi, name), ROUNDS, [MPI], goal)
       for what, name, goal in (
           ("causal, two MPI ranks / one thread", "causal", 0.6),
           ("the same, each rank with as many tokens as the one", "weak", None),
           ("causal_backward, two MPI ranks / one thread", "causal_backward", None))),
     Row("linattn.mpi.causal, beyond linattn.causal, 64 tokens a rank",
-        partial(figure, "overhead", 1e3), ROUNDS, [MPI], 0.2, unit="ms", tiny=(256, 1)),
+        partial(figure, "overhead", 1e3), ROUNDS, [MPI], 0.2, unit="ms"),
     *(Row(f"a step of the scan of ranks, {4 * 2**i} bytes", partial(figure, str(2**i), 1e6), ROUNDS,
-          [MPI], unit="us", tiny=(256, 1)) for i in (8, 12, 16, 18)),
+          [MPI], unit="us") for i in (8, 12, 16, 18)),
 ]  # fmt: skip
