@@ -76,13 +76,8 @@ def _table():
         ("NumPy", "numpy", "float32", []), ("PyTorch", "torch", "float32", [PyTorch]),
         ("PyTorch", "torch", "bfloat16", [PyTorch]),
     ):  # fmt: skip
-        yield (
-            f"{name}'s product 2048 {dtype}",
-            partial(product, library, dtype),
-            (2048,),
-            needed,
-            (8,),
-        )
+        make = partial(product, library, dtype)
+        yield f"{name}'s product 2048 {dtype}", make, (2048,), needed
 
 
 THREADPOOLCTL = peer("threadpoolctl")
