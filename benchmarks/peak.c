@@ -1,6 +1,6 @@
 /* peak.c: the processor's peak: independent multiply-adds in registers, and nothing else.
  *
- * Compiled for the processor at hand by peak.py.  24 chains hide a latency of 4 to 6 cycles
+ * Compiled for the processor at hand by rows/peak.py.  24 chains hide a latency of 4 to 6 cycles
  * on two units; a result that depends on all of them keeps them. */
 #if defined(__AVX512F__)
 #define BYTES 64

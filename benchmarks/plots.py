@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,38 +60,69 @@ def ratios(title: str) -> list[Measured]:
     return rows
 
 
-def pick(rows: Iterable[Measured], pattern: str, without: str = "") -> list[Measured]:
-    """Return the rows whose whole name matches; the pattern's group becomes the new name."""
-    found = [(re.fullmatch(pattern, row.what), row) for row in rows]
-    picked = [row._replace(what=match[1].replace(without, "")) for match, row in found if match]
-    if not picked:
-        raise ValueError(f"{RESULTS.name} has no row {pattern!r}")
-    return picked
+class Panel(NamedTuple):
+    """Bars of the rows of a section whose whole names match; a bar's name is the joined groups."""
+
+    title: str
+    section: str
+    pattern: str
+    inverse: bool = False  #: the ratios are the other way around
+    chunk: bool = False  #: chunk lengths belong to the names
+
+    def bars(self) -> list[Measured]:
+        found = []
+        for row in ratios(self.section):
+            if match := re.fullmatch(self.pattern, row.what):
+                what = "".join(match.groups()) + f", {row.chunk}" * self.chunk
+                values = row[2:]
+                if self.inverse:
+                    values = 1 / row.median, 1 / row.high, 1 / row.low
+                found.append(Measured(what, row.chunk, *values))
+        if not found:
+            raise ValueError(f"{RESULTS.name} has no row {self.pattern!r}")
+        return found
 
 
-def bars(
+class Bars(NamedTuple):
+    """A figure of panels, one below the other."""
+
+    size: tuple[float, float]
+    panels: tuple[Panel, ...]
+    label: str = "time relative to linattn (higher is slower)"
+    log: bool = False
+    share: bool = True  #: the panels have one scale
+
+    def __call__(self, colors: Sequence[str]) -> Figure:
+        figure = Figure(figsize=self.size, layout="constrained")
+        rows = [panel.bars() for panel in self.panels]
+        options = {"sharex": self.share, "height_ratios": [*map(len, rows)]}
+        axes = figure.subplots(len(rows), 1, **options)
+        for axis, panel, found, color in zip(axes, self.panels, rows, colors, strict=False):
+            draw_bars(axis, found, panel.title, color, log=self.log)
+        axes[-1].set_xlabel(self.label)
+        return figure
+
+
+def draw_bars(
     panel: Any, rows: Sequence[Measured], title: str, color: str, *, log: bool = False
 ) -> None:
     """Draw medians as bars, minimum and maximum as whiskers, and a line at a ratio of 1."""
     rows = rows[::-1]  # barh draws upwards, and the first row belongs on top
-    names = [row.what for row in rows]
-    values = [row.median for row in rows]
-    whiskers = [
-        [row.median - row.low for row in rows],
-        [row.high - row.median for row in rows],
-    ]
-    panel.barh(names, values, xerr=whiskers, color=color, height=0.6,
-               ecolor=panel.xaxis.label.get_color(), error_kw={"lw": 1, "capsize": 2})  # fmt: skip
+    names, _, values, low, high = zip(*rows, strict=True)
+    whiskers = [[x - y for x, y in zip(values, low, strict=True)],
+                [y - x for x, y in zip(values, high, strict=True)]]  # fmt: skip
+    ink = panel.xaxis.label.get_color()
+    panel.barh(names, values, xerr=whiskers, color=color, height=0.6, ecolor=ink,
+               error_kw={"lw": 1, "capsize": 2})  # fmt: skip
     if log:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:,g}")
-    for i, row in enumerate(rows):  # a column of their own keeps the numbers off the whiskers
-        panel.annotate(f"{row.median:.3g}", (1, i), xycoords=panel.get_yaxis_transform(),
+    for i, value in enumerate(values):  # a column of their own keeps the numbers off the whiskers
+        panel.annotate(f"{value:.3g}", (1, i), xycoords=panel.get_yaxis_transform(),
                        xytext=(6, 0), textcoords="offset points", va="center")  # fmt: skip
-    right = max(row.high for row in rows) * (1.1 if log else 1.03)
     other = panel.get_xlim()[1]  # of a panel that shares the axis
-    panel.set_xlim(0.7 if log else 0, max(other, right))
-    panel.axvline(1, lw=1, ls="--", color=panel.xaxis.label.get_color())
+    panel.set_xlim(0.7 if log else 0, max(other, max(high) * (1.1 if log else 1.03)))
+    panel.axvline(1, lw=1, ls="--", color=ink)
     panel.set_title(title, fontsize="medium")
     panel.grid(axis="x", alpha=0.25)
     panel.spines[["top", "right"]].set_visible(False)
@@ -105,9 +136,10 @@ def scaling(colors: Sequence[str]) -> Figure:
     for column, mode in enumerate(("Forward", "Forward + backward")):
         _, _, rest = text.partition(f"\n{mode}:\n")
         (_, *names), *rows = table(rest.strip().split("\n\n")[0])
+        rows = [[cell.replace(",", "") for cell in row] for row in rows]
         for color, marker, (i, name) in zip(colors, "osD", enumerate(names, 1), strict=True):
             points = [
-                (int(row[0].replace(",", "")), *map(_number, row[i].split(" ms, ")))
+                (int(row[0]), *map(float, row[i].removesuffix(" MiB").split(" ms ")))
                 for row in rows if row[i] != "-"
             ]  # fmt: skip
             n, time, memory = zip(*points, strict=True)
@@ -127,83 +159,37 @@ def scaling(colors: Sequence[str]) -> Figure:
     return figure
 
 
-def _number(text: str) -> float:
-    return float(text.removesuffix(" MiB").replace(",", ""))
-
-
-def peers(colors: Sequence[str]) -> Figure:
-    """Plot the time of other causal operators relative to linattn's."""
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True, height_ratios=(5, 3))
-    for panel, mode, color in zip(panels, ("forward", "forward + backward"), colors, strict=False):
-        bars(panel, pick(ratios("Peers"), rf"(.*) / linattn, {re.escape(mode)}"), mode, color)
-    panels[1].set_xlabel("time relative to linattn (higher is slower)")
-    return figure
-
-
-def family(colors: Sequence[str]) -> Figure:
-    """Plot the cost of gates, of low-rank terms and of gradients."""
-    rows = ratios("Gated recurrences")
-    figure = Figure(figsize=(8, 5.2), layout="constrained")
-    upper, lower = figure.subplots(2, 1)
-    forward = pick(rows, r"((?:gated|gated_delta|dplr)(?: by channel)? / (?:causal|delta)), d = 64")
-    backward = pick(rows, r"(\w+_backward / .*), d = 64")
-    bars(upper, forward, "forward, relative to the operator without gates", colors[0])
-    bars(lower, backward, "backward, relative to forward", colors[1])
-    lower.set_xlabel("ratio of times, d = 64")
-    return figure
-
-
-def recurrences(colors: Sequence[str]) -> Figure:
-    """Plot the time of other delta rules and gated recurrences relative to linattn's."""
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 8))
-    delta = pick(ratios("Delta rule"), r"((?:PyTorch|torch.compile).*)", " / linattn")
-    gated = pick(
-        ratios("Gated recurrences"),
-        r"((?:mamba2|torch|chunk)_.*), 8 heads, N = 4,096, d = 64(?:, fastest chunk)?",
-    )
-    gated = [  # linattn's function, after the slash, is the same for all
-        row._replace(what=f"{re.sub(' / [^,]*', '', row.what)}, {row.chunk}") for row in gated
-    ]
-    bars(upper, delta, "delta rule in PyTorch", colors[0], log=True)
-    bars(lower, gated, "gated recurrences in Transformers", colors[1], log=True)
-    lower.set_xlabel("time relative to linattn (higher is slower)")
-    return figure
-
-
-def inverse(rows: Iterable[Measured]) -> list[Measured]:
-    """Return the reciprocal of every ratio."""
-    return [row._replace(median=1 / row.median, low=1 / row.high, high=1 / row.low) for row in rows]
-
-
-def maps(colors: Sequence[str]) -> Figure:
-    """Plot the time of other maps, softmax attention and Linformer relative to linattn's."""
-    rows = ratios("Feature maps, Linformer and softmax attention")
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 4))
-    bars(upper, inverse(pick(rows, r"(.*) / NumPy")), "feature maps in NumPy", colors[0])
-    bars(lower, inverse(pick(rows, r"(.*) / PyTorch.*")), "attention in PyTorch", colors[1])
-    lower.set_xlabel("time relative to linattn (higher is slower)")
-    return figure
-
-
-def models(colors: Sequence[str]) -> Figure:
-    """Plot the time of models of Transformers without linattn relative to the time with it."""
-    rows = ratios("Models of Transformers, 1 thread(s)")
-    figure = Figure(figsize=(8, 7), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    whole = pick(rows, r"(.*(?:prefill|training|one token).*)", ": library / linattn")
-    parts = pick(rows, r"(.*linattn, operator, .*)", ": library / linattn, operator")
-    bars(panels[0], whole, "whole models", colors[0], log=True)
-    bars(panels[1], parts, "operator alone", colors[1], log=True)
-    panels[1].set_xlabel("time relative to linattn (higher is slower)")
-    return figure
-
-
+GATED = "Gated recurrences"
+MAPS = "Feature maps, Linformer and softmax attention"
+MODELS = "Models of Transformers, 1 thread(s)"
+#: Names of gated recurrences in Transformers without linattn's function, which is always the same.
+SHAPE = r"(, forward(?: \+ backward)?), 8 heads, N = 4,096, d = 64(?:, fastest chunk)?"
 FIGURES: dict[str, Callable[[Sequence[str]], Figure]] = {
-    f.__name__: f for f in (scaling, peers, family, recurrences, maps, models)
-}
+    "scaling": scaling,
+    "peers": Bars((8, 3.6), (
+        Panel("forward", "Peers", r"(.*) / linattn, forward"),
+        Panel("forward + backward", "Peers", r"(.*) / linattn, forward \+ backward"),
+    )),
+    "family": Bars((8, 5.2), (
+        Panel("forward, relative to the operator without gates", GATED,
+              r"((?:gated|gated_delta|dplr)(?: by channel)? / (?:causal|delta)), d = 64"),
+        Panel("backward, relative to forward", GATED, r"(\w+_backward / .*), d = 64"),
+    ), label="ratio of times, d = 64", share=False),
+    "recurrences": Bars((8, 5.6), (
+        Panel("delta rule in PyTorch", "Delta rule", r"((?:PyTorch|torch.c).*) / linattn(.*)"),
+        Panel("gated recurrences in Transformers", GATED,
+              rf"((?:mamba2|torch|chunk)_\w+) / [\w ]+{SHAPE}", chunk=True),
+    ), log=True),
+    "maps": Bars((8, 4), (
+        Panel("feature maps in NumPy", MAPS, r"(.*) / NumPy", inverse=True),
+        Panel("attention in PyTorch", MAPS, r"(.*) / PyTorch.*", inverse=True),
+    )),
+    "models": Bars((8, 7), (
+        Panel("whole models", MODELS,
+              r"(.*): library / linattn(.*(?:prefill|training|one token).*)"),
+        Panel("operator alone", MODELS, r"(.*): library / linattn, operator(, .*)"),
+    ), log=True),
+}  # fmt: skip
 
 
 def draw_all(folder: Path) -> None:

@@ -1,15 +1,19 @@
-"""The table that a benchmark prints as it runs, and writes as JSON or Markdown on request."""
+"""What programs here share: options, the table that they print as they run, fresh processes."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +32,10 @@ class Figure:
     unit: str = "x"
     goal: float | None = None
     least: bool = False  # the goal is a floor, not a ceiling
-    error: float | None = None
+    seconds: tuple[float, ...] = ()  # of both calls, medians
+    errors: str = ""
+    gradients: str = ""  # whether the peer has any
+    threads: int | str = ""
     detail: str = ""
     skipped: str = ""
 
@@ -43,13 +50,13 @@ class Figure:
         spread = "" if self.low is None else f"{self.low:.3g}-{self.high:.3g}"
         goal = "" if self.goal is None else f"{'>=' if self.least else '<='} {self.goal:g}"
         verdict = {True: "met", False: "missed", None: ""}[self.met]
-        error = "" if self.error is None else f"{self.error:.0e}"
+        about = [self.errors, self.gradients, str(self.threads)]
         detail = f"skipped: {self.skipped}" if self.skipped else self.detail
-        return [self.what, figure, spread, goal, verdict, error, detail]
+        return [self.what, figure, spread, goal, verdict, *about, detail]
 
 
-HEADINGS = ["measured", "median", "min-max", "goal", "", "error", "detail"]
-WIDTHS = (62, 10, 13, 8, 6, 6)
+HEADINGS = ["measured", "median", "min-max", "goal", "", "errors", "gradients", "threads", "detail"]
+WIDTHS = (62, 10, 13, 8, 6, 14, 9, 7)
 #: Columns for those who work on the kernels; what is published gives the figures.
 GOALS = (3, 4)
 
@@ -111,6 +118,16 @@ def options(description: str | None) -> argparse.ArgumentParser:
 def write(file: Path | None, data: object) -> None:
     if file:
         file.write_text(json.dumps(data, indent=2) + "\n")
+
+
+def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` in a new interpreter; a process the system kills is a MemoryError."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            raise MemoryError("the process was killed") from None
 
 
 def machine() -> str:

@@ -7,8 +7,8 @@
 A row is an entry of a table in `rows/`: what is compared, on which sizes, with how many threads,
 and its goal.  The two calls of a row take turns, after a check of their results; the figure is the
 median of the ratios of neighbours, beside the smallest and the largest.  One thread is timed by the
-processor, which leaves out other programs.  The error is the largest one over the largest entry,
-against float64.  Rows of libraries that are not installed are skipped.
+processor, which leaves out other programs.  Errors are those of the two calls against float64, the
+largest one over the largest entry.  Rows of libraries that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import statistics
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from processes import in_fresh_process
-from report import Figure, Report, options, write
+from report import Figure, Report, in_fresh_process, options, write
 
 from linattn._cli import memory_use
-from linattn._cli.rows import Calls, Row, check, limit_threads, measure
+from linattn._cli.rows import Calls, Row, check, limit_threads, measure, timed
 
 #: By name, what RESULTS.md calls it.  Each is a module of `rows` with a table ROWS.
 FAMILIES = {
@@ -36,7 +35,6 @@ FAMILIES = {
     "delta": "Delta rule",
     "gated": "Gated recurrences",
     "scans": "Scans",
-    "recurrent": "mLSTM and WKV",
     "mamba3": "Mamba-3",
     "maps": "Feature maps, Linformer and softmax attention",
     "widths": "Widths",
@@ -45,10 +43,10 @@ FAMILIES = {
     "fused": "Fused steps",
     "tensors": "Calls from PyTorch",
     "peak": "Shares of the FMA peak",
-    "servers": "Servers' kernels",
+    "engines": "Kernels of inference engines",
     "transformers_models": "Models of Transformers, 1 thread(s)",
     "fla_models": "Recurrences of fla",
-    "products": "Products of bfloat16 operands: a trial",
+    "workers": "Across workers",
 }
 #: Figures of pairs of seconds that are not ratios, by unit.
 UNITS = {
@@ -96,33 +94,39 @@ def table(family: str) -> list[Row]:
 def figure(row: Row, seconds: float, threads: int) -> Figure:
     """A row measured, or why it is not."""
     given = {"unit": row.unit, "goal": row.goal, "least": row.least}
+    for peer in row.peers:
+        if peer.gradients is not None:
+            given |= {"gradients": "yes" if peer.gradients else "no", "threads": threads}
     if row.missing:
         return Figure(row.name, **given, skipped=f"needs {row.missing}")
     try:
         with prepared(threads):
-            value = values(row, seconds, threads)
+            return Figure(row.name, **given, **measured(row, seconds, threads))
     except (ArithmeticError, ImportError, OSError) as error:  # one row does not end a long run
         return Figure(row.name, **given, skipped=f"{type(error).__name__}: {error}")
-    return Figure(row.name, *value[:3], **given, error=value[3], detail=value[4])
 
 
-def values(row: Row, seconds: float, threads: int) -> tuple[Any, ...]:
-    """Median, minimum, maximum, error and detail."""
-    if row.unit == "MiB":
-        return in_fresh_process(beyond, row), None, None, None, ""
-    calls = row.calls()
+def measured(row: Row, seconds: float, threads: int) -> dict[str, Any]:
+    """What a Figure says about the calls of a row, or the numbers that its function found."""
+    calls = row.calls() if row.unit != "MiB" else [in_fresh_process(beyond, row)]
     if isinstance(calls, dict):  # the worst of several
         found = {x: measure(row.name, y, seconds, threads).spread()[0] for x, y in calls.items()}
         detail = ", ".join(f"{x}: {y:.2f}" for x, y in found.items())
-        return max(found.values()), min(found.values()), max(found.values()), None, detail
-    if not isinstance(calls, Calls):  # a figure of another kind, which the row's function found
-        return calls
-    calls, label = fastest(calls)
-    found = measure(row.name, calls, seconds, threads)
-    detail = "; ".join(filter(None, (label, found.detail)))
-    if found.errors:
-        detail += f"; linattn's error {found.errors[1]:.0e}"
-    return *found.spread(UNITS[row.unit]), found.errors[0] if found.errors else None, detail
+        return {"value": max(found.values()), "low": min(found.values()),
+                "high": max(found.values()), "detail": detail}  # fmt: skip
+    if isinstance(calls, list):
+        value, low, high = statistics.median(calls), min(calls), max(calls)
+        return {"value": value} | ({"low": low, "high": high} if len(calls) > 1 else {})
+    label = ""
+    if isinstance(calls, Calls):
+        calls, label = fastest(calls)
+        calls = measure(row.name, calls, seconds, threads)
+    value, low, high = calls.spread(UNITS[row.unit])
+    return {
+        "value": value, "low": low, "high": high, "seconds": calls.medians,
+        "errors": ", ".join(f"{x:.0e}" for x in calls.errors),
+        "detail": "; ".join(filter(None, (label, calls.detail))),
+    }  # fmt: skip
 
 
 def fastest(calls: Calls) -> tuple[Calls, str]:
@@ -132,15 +136,9 @@ def fastest(calls: Calls) -> tuple[Calls, str]:
     times = {}
     for name, call in calls.a.items():
         call()  # compiles
-        times[name] = min(seconds(call) for _ in range(3))
+        times[name] = min(timed(call) for _ in range(3))
     best = min(times, key=times.__getitem__)
     return calls._replace(a=calls.a[best]), best
-
-
-def seconds(call: Any) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A model of many workers, fitted to what scale.py measured on two; draws it.
+"""A model of many workers, fitted to what `run.py workers` measured on two; draws it.
 
 With P workers that have n / P tokens of a head each,
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import re
 import sys
 from dataclasses import dataclass
 from math import ceil, log2
@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-RECORD = Path(__file__).parent / "scale.json"
+RECORD = Path(__file__).parent / "scale.json"  #: python run.py workers --json scale.json
+TOKENS = 2**21  #: of its rows
 NETWORK = 80e-6, 1e-9  #: seconds of the messages of a step, and a byte
 STATE = 4 * (64 * 64 + 64)
 
@@ -39,10 +40,10 @@ class Model:
     beta: float
     block: float
 
-    def mpi(self, workers: float, tokens: float, network: bool = True) -> float:
+    def mpi(self, workers: float, tokens: float) -> float:
         if workers == 1:
             return self.c * tokens
-        alpha, beta = self.alpha + NETWORK[0] * network, self.beta + NETWORK[1] * network
+        alpha, beta = self.alpha + NETWORK[0], self.beta + NETWORK[1]
         return self._computing(workers, tokens) + ceil(log2(workers)) * (alpha + beta * STATE)
 
     def dask(self, workers: float, tokens: float) -> float:
@@ -54,78 +55,75 @@ class Model:
         return self.c * tokens / workers * (1 + self.s)
 
 
-def fit(record: dict[str, Any]) -> Model:
+def read() -> dict[str, Any]:
+    """The rows of the record by their names."""
+    (report,) = json.loads(RECORD.read_text())
+    return {row["what"]: row for row in report["rows"]}
+
+
+def fit(rows: dict[str, Any]) -> Model:
     """The model's numbers, from medians."""
-    ranks = record["mpi"]
-    one = statistics.median(a for a, _ in ranks["causal"])
-    both = statistics.median(b / a for a, b in ranks["causal"])
-    _, slope = scan_time(ranks)
-    return Model(one / ranks["tokens"], 2 * both - 1, float(ranks["overhead"]), float(slope),
-                 record["dask block"])  # fmt: skip
+    ranks = rows["causal, two MPI ranks / one thread"]
+    call = rows["linattn.mpi.causal, beyond linattn.causal, 64 tokens a rank"]
+    block = rows["dask, the same on a cluster of two processes"]
+    return Model(ranks["seconds"][1] / TOKENS, 2 * ranks["value"] - 1, 1e-3 * call["value"],
+                 float(scan_time(rows)[1]), 1e-3 * block["value"])  # fmt: skip
 
 
-def scan_time(ranks: dict[str, Any]) -> Any:
+def scans(rows: dict[str, Any]) -> Any:
+    """Bytes of a state and seconds of a scan."""
+    found = ((re.search(r"scan of ranks, (\d+) bytes", x), row) for x, row in rows.items())
+    return np.array([(int(size[1]), 1e-6 * row["value"]) for size, row in found if size]).T
+
+
+def scan_time(rows: dict[str, Any]) -> Any:
     """Seconds of a scan and those a byte, by least squares of relative errors."""
-    size, seconds = np.array(ranks["exscan"]).T
+    size, seconds = scans(rows)
     columns = np.stack([1 / seconds, size / seconds], 1)
     return np.maximum(np.linalg.lstsq(columns, np.ones(len(size)), rcond=None)[0], 0)
 
 
-def draw_on(figure: Any, record: dict[str, Any]) -> None:
+def draw_on(figure: Any, rows: dict[str, Any]) -> None:
     """Scans and their fit; two lengths on up to 10,000 workers; and their efficiency."""
-    model = fit(record)
-    scans, strong, part = figure.subplots(1, 3)
-    size, seconds = np.array(record["mpi"]["exscan"]).T
+    model = fit(rows)
+    scan, strong, part = panels = figure.subplots(1, 3)
+    size, seconds = scans(rows)
     x = np.geomspace(size[0], size[-1])
-    scans.loglog(size, seconds * 1e6, "o", color="C0", label="measured, two ranks")
-    first, slope = scan_time(record["mpi"])
+    scan.loglog(size, seconds * 1e6, "o", color="C0", label="measured, two ranks")
+    first, slope = scan_time(rows)
     label = f"{first * 1e6:.0f} us + {slope * 1e9:.2f} ns a byte"
-    scans.loglog(x, (first + slope * x) * 1e6, color="C0", label=label)
-    scans.set(xlabel="bytes of a state", ylabel="us", title="One step of the scan")
+    scan.loglog(x, (first + slope * x) * 1e6, color="C0", label=label)
     workers = np.unique(np.geomspace(1, 10_000, 200).astype(int))
     for i, n in enumerate((1e6, 1e9)):
-        named = f"{n:.0e} tokens".replace("e+0", "e")
-        strong.loglog(workers, [model.mpi(p, n) for p in workers], color=f"C{i}",
-                      label=f"MPI, {named}")  # fmt: skip
-        strong.loglog(workers, [model.dask(p, n) for p in workers], "--", color=f"C{i}",
-                      label=f"dask, {named}")  # fmt: skip
-    for name, style, key in (("MPI", "s", "mpi"), ("dask", "^", "dask")):
-        found = measured(record)[key]
-        scale = 1e6 / record["tokens"]
-        strong.loglog([p for p, _ in found], [t * scale for _, t in found], style, color="k",
-                      mfc="none", label=f"measured, {name}, per 1e6")  # fmt: skip
-    strong.set(xlabel="workers", ylabel="seconds", title="One head, d = m = 64")
+        for what, line, time in (("MPI", "-", model.mpi), ("dask", "--", model.dask)):
+            y = np.array([time(p, n) for p in workers])
+            named = f"{what}, {n:.0e} tokens".replace("e+0", "e")
+            strong.loglog(workers, y, line, color=f"C{i}", label=named)
+            part.semilogx(workers, model.c * n / workers / y, line, color=f"C{i}")
+    two = rows["causal, two MPI ranks / one thread"]["seconds"]
+    dask = rows["causal, two dask workers / one thread, 4 blocks"]["seconds"]
+    for what, style, points in (("MPI", "s", {2: two[0], 1: two[1]}), ("dask", "^", {2: dask[0]})):
+        strong.loglog([*points], [1e6 / TOKENS * y for y in points.values()], style, color="k",
+                      mfc="none", label=f"measured, {what}, per 1e6")  # fmt: skip
     strong.axvspan(1, 2, color="0.9")
-    for i, n in enumerate((1e6, 1e9)):
-        for line, function in (("-", model.mpi), ("--", model.dask)):
-            part.semilogx(workers, [model.c * n / p / function(p, n) for p in workers], line,
-                          color=f"C{i}")  # fmt: skip
     part.axhline(1 / (1 + model.s), color="0.7", lw=0.8)
+    scan.set(xlabel="bytes of a state", ylabel="us", title="One step of the scan")
+    strong.set(xlabel="workers", ylabel="seconds", title="One head, d = m = 64")
     part.set(xlabel="workers", ylabel="speed-up / workers", ylim=(0, 1.05),
              title="Efficiency against one thread")  # fmt: skip
-    scans.legend(fontsize=7)
+    scan.legend(fontsize=7)
     strong.legend(fontsize=6, loc="lower left")
     strong.set_ylim(1e-5)
-    for panel in (scans, strong, part):
+    for panel in panels:
         panel.grid(alpha=0.3)
-
-
-def measured(record: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """(workers, seconds) of the whole sequence."""
-    ranks = [statistics.median(x) for x in zip(*record["mpi"]["causal"], strict=True)]
-    pairs = record["causal, two dask workers / one thread, 4 blocks"]
-    return {
-        "mpi": [(1, ranks[0]), (2, ranks[1])],
-        "dask": [(2, statistics.median(b for _, b in pairs))],
-    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figure to FILE")
     args = parser.parse_args()
-    record = json.loads(RECORD.read_text())
-    model = fit(record)
+    rows = read()
+    model = fit(rows)
     print(model)
     for workers in (1, 2, 10, 100, 1000, 10_000):
         print(f"{workers:6} workers, 1e9 tokens: MPI {model.mpi(workers, 1e9):9.3f} s, "
@@ -134,7 +132,7 @@ def main() -> int:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(11, 3.8), layout="constrained")
-        draw_on(figure, record)
+        draw_on(figure, rows)
         figure.savefig(args.plot, dpi=110)
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 from functools import partial
@@ -16,17 +15,7 @@ from linattn._cli.bench import ROWS as MAIN
 from linattn._cli.rows import Calls, Row, draw
 from linattn._cli.timing import CONTENDERS, LINEAR
 
-
-def backward(name: str, heads: int, n: int, d: int) -> Calls:
-    """The kernels, writing to existing arrays: page faults of new ones vary at random."""
-    operands = [draw(heads, n, d)[x] for x in ("q", "k", "v", "grad_out")]
-    forward, reverse = (getattr(linattn.ufuncs, f"{name}{x}_elu") for x in ("", "_backward"))
-    outs = tuple(map(np.empty_like, operands[:3]))
-    return Calls(
-        partial(reverse, *operands, 1.0, 1e-6, out=outs),
-        partial(forward, *operands[:3], 1.0, 1e-6, out=outs[2]),
-        tokens=(heads * n,) * 2,
-    )
+from .gated import backward
 
 
 def causal(arrays: list[np.ndarray]) -> partial:
@@ -67,34 +56,32 @@ def small(n: int, d: int) -> Calls:
     return Calls(lambda: linattn.causal(q, k, v), lambda: np.matmul(q, k.T))
 
 
-def imports(count: int) -> tuple:
+def imports(count: int) -> list[float]:
     """Milliseconds, as it is installed: compiled once, not at every import."""
     code = "import numpy, time; t = time.perf_counter(); import linattn; "
     code += "print(1e3 * (time.perf_counter() - t))"
     env = {x: y for x, y in os.environ.items() if x != "PYTHONDONTWRITEBYTECODE"}
     run = partial(subprocess.check_output, [sys.executable, "-c", code], env=env)
     run()
-    found = [float(run()) for _ in range(count)]
-    return statistics.median(found), min(found), max(found), None, ""
+    return [float(run()) for _ in range(count)]
 
 
-def wheel() -> tuple:
-    return Wheel.files()[-1].stat().st_size / 1e6, None, None, None, ""
+def wheel() -> list[float]:
+    return [Wheel.files()[-1].stat().st_size / 1e6]
 
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ROWS = [
     *MAIN[:2],
-    *(Row(f"{name}_backward / {name}", partial(backward, name), goal=3.0)
+    *(Row(f"{name}_backward / {name}", partial(backward, name, False), goal=3.0)
       for name in ("causal", "noncausal")),
-    Row("causal a token, N = 131,072 / 16,384", long_sequence, (8, 131072, 64, 16384), goal=1.15,
-        tiny=(2, 256, 16, 64)),
+    Row("causal a token, N = 131,072 / 16,384", long_sequence, (8, 131072, 64, 16384), goal=1.15),
     Row("causal, (B, N, H, d) view / contiguous (B, H, N, d)", layout, goal=1.15),
     *(Row(f"timing experiment, N = {n:,}: Q (K^T V) in NumPy / {name}", partial(experiment, name),
-          (n, 500), goal=goal, least=True, threads=CORES, tiny=(64, 16))
+          (n, 500), goal=goal, least=True, threads=CORES)
       for n in (10_000, 20_000) for name, goal in (("noncausal", 1.25), ("causal", 1.0))),
     *(Row(f"{name}, N = {n:,}: memory beyond the arrays", partial(memory, name), (n, 64),
-          goal=goal, unit="MiB", tiny=(64, 64))
+          goal=goal, unit="MiB")
       for name, n, goal in (("causal", 2**20, 8), ("causal_backward", 2**20, 40),
                             ("delta_backward", 2**18, 64))),
     Row("causal on (4, 8) arrays, beside np.matmul", small, (4, 8), goal=5, unit="us"),

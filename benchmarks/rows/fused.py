@@ -54,6 +54,6 @@ def calls(whole: bool, h: int, n: int, d: int) -> Calls:
 
 ROWS = [
     Row(f"fused_gated_delta_step / {what}, {h} heads of keys, {n} of values, width {d}",
-        lambda *sizes, whole=whole: calls(whole, *sizes), (h, n, d), tiny=(1, 2, 8))
+        lambda *sizes, whole=whole: calls(whole, *sizes), (h, n, d))
     for h, n, d in SHAPES for what, whole in (("its parts", True), ("the step alone", False))
 ]  # fmt: skip

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
+from typing import Any
 
 import numpy as np
 from adapters import ML_DTYPES, Transformers
 
 import linattn
 from linattn import State
-from linattn._cli.bench import MODES, PLAIN, onnx
-from linattn._cli.peers import Call, ONNXRuntime, PyTorch
+from linattn._cli.bench import MODES, PLAIN
+from linattn._cli.peers import Call, PyTorch
 from linattn._cli.rows import HEADS8, Calls, Row, draw
 
 SHAPES = {64: HEADS8, 128: (16, 2048, 128)}
 #: Operands besides q, k and v.
 MORE = {
-    "causal": (), "delta": ("beta",), "gated": ("g",), "gated_delta": ("g", "beta"),
-    "dplr": ("a", "b", "g"), "momentum_delta": ("p", "g", "mu", "beta", "eta"),
+    "causal": (), "noncausal": (), "delta": ("beta",), "gated": ("g",),
+    "gated_delta": ("g", "beta"), "dplr": ("a", "b", "g"),
+    "momentum_delta": ("p", "g", "mu", "beta", "eta"), "mlstm": ("i", "f"),
+}  # fmt: skip
+#: The map in a kernel's name, if it is not the identity, and the numbers that it takes.
+MAPS = {
+    "causal": ("_elu", (1.0, 1e-6)), "noncausal": ("_elu", (1.0, 1e-6)),
+    "dplr": ("", (1.0,)), "momentum_delta": ("", (1.0,)), "mlstm": ("", (1.0, 1e-6)),
 }  # fmt: skip
 #: The operator without gates, and the goals against it: a gate per token, and by channel.
 RULES = {
@@ -33,11 +40,12 @@ KINDS = ((False, ""), (True, " by channel"))
 
 
 def arrays(heads: int, n: int, d: int, channels: bool = False) -> dict[str, np.ndarray]:
-    """Operands by name, those of dplr and momentum_delta included."""
+    """Operands by name, those of dplr, momentum_delta and mlstm included."""
     x = draw(heads, n, d, channels=channels)
     kappa = np.roll(x["k"], 1, 0 if heads > 1 else 1)
-    momentum = {"p": x["k"], "mu": 2 * x["g"], "eta": 1 - x["beta"]}
-    return x | {"a": -kappa, "b": kappa * x["beta"][..., None]} | momentum
+    x |= {"i": x["beta"], "f": 2 + x["beta"]}
+    x |= {"p": x["k"], "mu": 2 * x["g"], "eta": 1 - x["beta"]}
+    return x | {"a": -kappa, "b": kappa * x["beta"][..., None]}
 
 
 def taken(x: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
@@ -45,26 +53,26 @@ def taken(x: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
     return [x[key] for key in (*"qkv", *MORE[name])]
 
 
-def forward(name: str, x: dict[str, np.ndarray]) -> partial:
-    options = PLAIN if name == "causal" else {}
+def forward(name: str, x: dict[str, np.ndarray], **options: Any) -> partial:
     return partial(getattr(linattn, name), *taken(x, name), out=np.empty_like(x["v"]), **options)
 
 
 def against_plain(name: str, plain: str, channels: bool, *sizes: int) -> Calls:
     x = arrays(*sizes, channels)
-    return Calls(forward(name, x), forward(plain, x), tokens=(sizes[0] * sizes[1],) * 2)
+    without = forward(plain, x, **(PLAIN if plain == "causal" else {}))
+    return Calls(forward(name, x), without, tokens=(sizes[0] * sizes[1],) * 2)
 
 
 def backward(name: str, channels: bool, *sizes: int) -> Calls:
     """Into existing arrays: page faults of new ones vary at random."""
     x = arrays(*sizes, channels)
-    operands, end = taken(x, name), "" if name in ("dplr", "momentum_delta") else "_identity"
-    variant = f"{name}{'_key_channels' if channels else ''}"
+    operands, variant = taken(x, name), f"{name}{'_key_channels' if channels else ''}"
+    end, options = MAPS.get(name, ("_identity", (1.0,)))
     first, reverse = (getattr(linattn.ufuncs, f"{variant}{y}{end}") for y in ("", "_backward"))
     outs = tuple(map(np.empty_like, operands))
     return Calls(
-        partial(reverse, *operands, x["grad_out"], 1.0, out=outs),
-        partial(first, *operands, 1.0, out=np.empty_like(x["v"])),
+        partial(reverse, *operands, x["grad_out"], *options, out=outs),
+        partial(first, *operands, *options, out=np.empty_like(x["v"])),
         tokens=(sizes[0] * sizes[1],) * 2,
     )
 
@@ -185,8 +193,13 @@ def mamba2_operands(x: dict):
     return [x["q"], x["k"], x["v"], -x["g"], x["grad_out"]], call
 
 
-def named(heads: int, n: int, d: int) -> str:
-    return f"{heads} heads, N = {n:,}, d = {d}"
+def mlstm(*sizes: int) -> Calls:
+    """xLSTM's chunked form."""
+    x = arrays(*sizes)
+    operands = [y[None] for y in taken(x, "mlstm")]
+    function = Transformers.module("xlstm").mlstm_chunkwise_native_autograd
+    theirs = PyTorch.call(lambda _, *x: function(*x)[0], [*operands, x["grad_out"]])
+    return Calls(theirs, partial(linattn.mlstm, *operands))
 
 
 def _of_transformers():
@@ -195,7 +208,7 @@ def _of_transformers():
         for name, form, channels, chunks, part, goals in FORMS:
             sizes = heads, n // part, d
             for reverse, mode in MODES:
-                what = f"{name}, {mode}, {named(*sizes)}"
+                what = f"{name}, {mode}, {heads} heads, N = {sizes[1]:,}, d = {d}"
                 for tried, goal in ((chunks[:1], goals[reverse]), (chunks, None)):
                     if goal or len(chunks) > 1:
                         yield Row(
@@ -221,16 +234,14 @@ ROWS = [
       for d, sizes in SHAPES.items()),
     *(Row(f"{dtype} {name} / float32", partial(half, name, dtype), peers=[ML_DTYPES], goal=1.0)
       for name in RULES for dtype in ("float16", "bfloat16")),
-    *(Row(f"{name}_step{kind} / step, 32 heads in place", partial(step, name, channels), (32, 64),
-          goal=1.3, tiny=(2, 8)) for name in RULES for channels, kind in KINDS),
     Row("causal_conv1d with silu, 4,096 tokens of 2,048 channels, w = 4 / np.copyto", convolution,
-        (4096, 2048), goal=1.3, tiny=(64, 16)),
+        (4096, 2048), goal=1.3),
     Row("PyTorch's conv1d and silu / linattn, of the same", convolution_in_torch, (4096, 2048),
-        [PyTorch], 3.0, True, tiny=(64, 16)),
-    *(Row(f"ONNX Runtime / linattn, {name}{kind}, {named(*sizes)}",
-          partial(onnx, name, more=MORE[name], channels=channels), sizes, [ONNXRuntime],
-          {64: 2.0, 128: 2.85}[d], True)
-      for d, sizes in SHAPES.items() for name in ("gated", "gated_delta")
-      for channels, kind in KINDS),
+        [PyTorch], 3.0, True),
     *_of_transformers(),
+    *(Row(f"{name}, d = {d}", make, sizes, needed) for d, sizes in SHAPES.items()
+      for name, make, needed in (
+          ("mlstm / gated", partial(against_plain, "mlstm", "gated", False), []),
+          ("mlstm_backward / mlstm", partial(backward, "mlstm", False), []),
+          ("mlstm_chunkwise_native / mlstm", mlstm, [Transformers]))),
 ]  # fmt: skip

@@ -24,27 +24,26 @@ from linattn._cli.rows import HEADS8, Calls, Row
 
 from .gated import arrays, taken
 
-FOLDER = Path(__file__).parent.parent
+SOURCE = Path(__file__).parent.parent / "peak.c"
 FLAGS = (
     "-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC",
 )  # fmt: skip
 
 
 @functools.cache
-def compiled(name: str, *flags: str) -> ctypes.CDLL:
-    """A file of this folder, compiled for this processor."""
-    library = Path(tempfile.mkdtemp()) / f"{name}.so"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    command = [*compiler, *FLAGS, *flags, str(FOLDER / f"{name}.c"), "-o", str(library)]
+def compiled() -> ctypes.CDLL:
+    """peak.c, compiled for this processor."""
+    library = Path(tempfile.mkdtemp()) / "peak.so"
+    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, SOURCE, "-o", library]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise OSError(f"{name}.c does not compile for this processor: {done.stderr[:200]}")
+        raise OSError(f"peak.c does not compile for this processor: {done.stderr[:200]}")
     return ctypes.CDLL(str(library))
 
 
 def share(name: str, dtype: str, options: dict, heads: int, n: int, d: int) -> Calls:
     """As many operations at the peak, and the operator's call."""
-    library, single = compiled("peak"), dtype == "float32"
+    library, single = compiled(), dtype == "float32"
     library.operations.restype = ctypes.c_long
     run = library.peak_f32 if single else library.peak_f64
     run.argtypes, run.restype = [ctypes.c_long], ctypes.c_double

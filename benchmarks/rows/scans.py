@@ -158,31 +158,50 @@ def tensor_code(form, ours, reverse: bool, n: int, m: int) -> Calls:
     return Calls(first(call_of(form)), first(call_of(ours) if ours else call), wanted)
 
 
+def wkv(n: int, m: int) -> dict[str, Any]:
+    """Operands of RWKV-4's attention; Transformers takes the logarithm of w."""
+    x = operands(n, m)
+    return {"k": x["x"][None], "v": x["z"][None], "w": np.exp(x["D"]), "u": x["dt_bias"]}
+
+
+def wkv_backward(*sizes: int) -> Calls:
+    x = wkv(*sizes)
+    return Calls(partial(linattn.wkv_backward, **x, grad_out=x["v"]), partial(linattn.wkv, **x))
+
+
+def wkv_of_transformers(*sizes: int) -> Calls:
+    x, ours = wkv(*sizes), partial(linattn.wkv, **wkv(*sizes))
+    given = [np.log(x["w"]), x["u"], x["k"], x["v"], x["v"]]
+    function = Transformers.module("rwkv").rwkv_linear_attention_cpu
+    return Calls(PyTorch.call(lambda _, *x: function(*x)[0], given), ours, ours())
+
+
 SHAPE = f"m = {M:,}, r = {R}, n = {N:,}"
-TINY = (64, 16)
 ROWS = [
     *(Row(name.format(shape), make, shape, goal=goal) for shape in ((8, 4096, 64), (1, 65536, 1024))
       for name, make, goal in (("linear_scan {} / np.multiply", linear, 1.2),
                                ("linear_scan_backward {} / linear_scan", linear_backward, 4.0))),
     *(Row(f"linear_scan {shape}, a number for a / scipy.signal.lfilter", constant, shape, [SCIPY],
-          1.0, tiny=(2, 64, 4)) for shape in ((8, 4096, 64), (1, 1 << 20, 1))),
-    Row(f"selective_scan_backward / selective_scan, {SHAPE}", backward, (N, M), goal=4.0,
-        tiny=TINY),
+          1.0) for shape in ((8, 4096, 64), (1, 1 << 20, 1))),
+    Row(f"selective_scan_backward / selective_scan, {SHAPE}", backward, (N, M), goal=4.0),
     Row(f"selective_scan of (channels, tokens) / of (tokens, channels), {SHAPE}", channels_first,
-        (N, M), goal=1.2, tiny=TINY),
+        (N, M), goal=1.2),
     Row(f"selective_scan / gated with channels as heads, gates given, {SHAPE}", as_heads, (N, M),
-        goal=1.0, tiny=TINY),
+        goal=1.0),
     Row(f"selective_scan_step of 8 sequences, m = {M:,}, r = {R} / copy of the states", step,
-        (8, M), goal=1.3, tiny=(2, 16)),
+        (8, M), goal=1.3),
     Row("torch associative_scan / linear_scan (8, 4096, 64)",
         partial(associative, PyTorch, in_torch), peers=[PyTorch], goal=5.0, least=True),
     *(Row(f"mamba_selective_scan / selective_scan, {mode}, m = {M:,}, r = {R}, n = {SHORT}",
           partial(tensor_code, of_transformers, None, reverse), (SHORT, M), [Transformers],
-          20.0 if reverse else 30.0, True, tiny=TINY) for reverse, mode in MODES),
+          20.0 if reverse else 30.0, True) for reverse, mode in MODES),
     *(Row(f"selective_scan_ref / selective_scan_fn, {mode}, m = {NARROW:,}, r = {R}, n = {SHORT}",
           partial(tensor_code, partial(of_stand_in, "selective_scan_ref"),
                   partial(of_stand_in, "selective_scan_fn"), reverse), (SHORT, NARROW), [PyTorch],
-          10.0, True, tiny=TINY) for reverse, mode in MODES),
+          10.0, True) for reverse, mode in MODES),
+    Row("wkv_backward / wkv, m = 2,048", wkv_backward, (1024, 2048)),
+    Row("rwkv_linear_attention_cpu / wkv, m = 2,048", wkv_of_transformers, (1024, 2048),
+        [Transformers]),
     Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", partial(associative, JAX, in_jax),
         peers=[JAX], goal=5.0, least=True),
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 
 import numpy as np
@@ -11,6 +10,8 @@ from adapters import ML_DTYPES
 import linattn
 from linattn import State
 from linattn._cli.rows import HEADS8, Calls, Row, draw
+
+from .gated import half
 
 
 def zeros(*shape: int) -> State:
@@ -41,13 +42,6 @@ def packed(sequences: int, longest: int, d: int) -> Calls:
     return Calls(partial(call, cu_seqlens=cu_seqlens), partial(call, cu_seqlens=[0, n]))
 
 
-def half(dtype: str, *sizes: int) -> Calls:
-    kind = np.float16 if dtype == "float16" else importlib.import_module("ml_dtypes").bfloat16
-    wide = [draw(*sizes)[x] for x in ("q", "k", "v", "grad_out")]
-    narrow = [x.astype(kind) for x in wide]
-    return Calls(*(partial(linattn.causal, *x[:3], out=x[3]) for x in (narrow, wide)))
-
-
 def grouped(name: str, heads: int, n: int, d: int) -> Calls:
     """Query heads that share their keys, against as many copies of the keys."""
     q = draw(heads, n, d)["q"]
@@ -61,13 +55,12 @@ def grouped(name: str, heads: int, n: int, d: int) -> Calls:
 
 
 ROWS = [
-    Row("step of 4096 heads in place / np.copyto of their states", step, (4096, 64), goal=1.2,
-        tiny=(2, 8)),
+    Row("step of 4096 heads in place / np.copyto of their states", step, (4096, 64), goal=1.2),
     Row("step of 8 heads in place, beside np.copyto", step, (8, 64), goal=4, unit="us"),
     Row("causal with initial and final state / without", with_states, goal=1.03),
     Row("64 packed sequences of 1,000 to 8,000 / one of as many tokens", packed, (64, 8000, 64),
-        goal=1.1, tiny=(3, 64, 8)),
-    *(Row(f"{dtype} causal / float32", partial(half, dtype), HEADS8, [ML_DTYPES], 1.0)
+        goal=1.1),
+    *(Row(f"{dtype} causal / float32", partial(half, "causal", dtype), HEADS8, [ML_DTYPES], 1.0)
       for dtype in ("float16", "bfloat16")),
     *(Row(f"{name}, 8 queries a key head / with the keys repeated", partial(grouped, name),
           goal=0.75) for name in ("causal", "noncausal")),

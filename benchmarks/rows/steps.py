@@ -1,4 +1,4 @@
-"""Steps beside ``np.multiply`` of their states, and steps of rows of a pool.
+"""Steps beside ``np.multiply`` of their states.
 
 Both times depend on where a state begins in a line of the cache, so states in place begin 16 bytes
 past a line, as NumPy's large arrays do, and at one, as PyTorch's do.
@@ -18,7 +18,6 @@ from .gated import arrays, taken
 
 NAMES = ("causal", "delta", "gated", "gated_delta", "dplr")
 LINE = 64  #: bytes
-POOLS = (1, 8, 64), (4, 32, 64), (16, 8, 64), (16, 1, 64), (16, 32, 128)  #: batch, heads, width
 PLACES = (
     ("in place, past a line", True, 16), ("in place, at a line", True, 0), ("new state", False, 16),
 )  # fmt: skip
@@ -54,24 +53,9 @@ def beside_product(name: str, in_place: bool, offset: int, heads: int, d: int) -
     return Calls(partial(step, in_place=in_place), product)
 
 
-def pool(name: str, batch: int, heads: int, d: int) -> Calls:
-    """Rows in a random order, beside a batch of its own in place."""
-    rows = np.random.default_rng(0).permutation(2 * batch)[:batch]
-    given = [x.reshape(batch, heads, *x.shape[1:]) for x in operands(name, batch * heads, d)]
-    own, many = (
-        State(*(None if x is None else x.reshape(n, heads, *x.shape[1:])
-                for x in state_of(name, n * heads, d)))
-        for n in (batch, 2 * batch)
-    )  # fmt: skip
-    step = partial(getattr(linattn, function(name)), *given)
-    return Calls(partial(step, many, state_indices=rows), partial(step, own, in_place=True))
-
-
 ROWS = [
     *(Row(f"{function(name)}, {what}, {heads} heads of {d} / np.multiply",
-          partial(beside_product, name, in_place, offset), (heads, d), goal=1.3, tiny=(2, 8))
+          partial(beside_product, name, in_place, offset), (heads, d), goal=1.3)
       for what, in_place, offset in PLACES
       for heads, d in ((8, 64), (32, 64), (32, 128), (128, 128)) for name in NAMES),
-    *(Row(f"{function(name)}, rows of a pool, {' x '.join(map(str, sizes))} / in place",
-          partial(pool, name), sizes, tiny=(2, 2, 8)) for sizes in POOLS for name in NAMES),
 ]  # fmt: skip

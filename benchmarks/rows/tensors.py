@@ -1,7 +1,6 @@
 """What a call from PyTorch takes more than NumPy's, in microseconds; gradients not recorded.
 
-Compiled functions of the same arguments that compute nothing are timed as well, and steps of layers
-of linattn.torch.nn beside their projections.
+Compiled functions of the same arguments that compute nothing are timed as well.
 """
 
 from __future__ import annotations
@@ -98,23 +97,6 @@ def fla_token(name: str, fla_name: str, *sizes: int) -> Calls:
     return Calls(without_gradients(token), plain)
 
 
-def layer(name: str, dtype: str, width: int, *heads: int) -> Calls:
-    """A step of a layer beside its projections."""
-    torch, nn = (importlib.import_module(x) for x in ("torch", "linattn.torch.nn"))
-    kind, options = getattr(torch, dtype), {"state_dim": 16}
-    if name == "GatedDeltaNet":
-        options = {"num_v_heads": 2 * heads[0]}
-    module = getattr(nn, name)(width, num_heads=heads[0], dtype=kind, **options)
-    x, state = torch.randn(1, width, dtype=kind), module.init_state(1)
-    o = torch.randn(1, module.out_proj.in_features, dtype=kind)
-    projections = [getattr(module, name) for name in module._projections]
-
-    def linears() -> object:
-        return [f(x) for f in projections], module.out_proj(o)
-
-    return Calls(*map(without_gradients, (partial(module.step, x, state), linears)))
-
-
 WIDTHS = (8, 64)
 FLA = {
     "delta": "fused_recurrent_delta_rule", "gated": "fused_recurrent_simple_gla",
@@ -133,10 +115,6 @@ KINDS = (
        partial(fla_token, name, FLA[name]), name) for name in FLA),
 )  # fmt: skip
 ROWS = [
-    *(Row(f"{what}: {named(name)}, beside NumPy's", make, WIDTHS, [PyTorch], unit=unit, tiny=(2, 8))
-      for what, named, unit, make, name in KINDS),
-    *(Row(f"{name}.step, {dtype}, beside its projections", partial(layer, name, dtype),
-          (64, heads), [PyTorch], unit="+us", tiny=(64, heads))
-      for dtype in ("float32", "bfloat16")
-      for name, heads in (("GatedDeltaNet", 2), ("GatedAttention", 4))),
-]  # fmt: skip
+    Row(f"{what}: {named(name)}, beside NumPy's", make, WIDTHS, [PyTorch], unit=unit)
+    for what, named, unit, make, name in KINDS
+]

@@ -7,65 +7,34 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from adapters import peer
 
-import linattn
-from linattn import State
 from linattn._cli.peers import Call, PyTorch
 from linattn._cli.rows import Calls, Row
 
-from .gated import arrays, forward, taken
-from .scans import operands as of_scan
+from . import scans
+from .gated import backward, convolution, step
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 COUNTS = [2**i for i in range(1, 12) if 2**i < CORES] + ([CORES] if CORES > 1 else [2])
 SHAPES = ((32, 4096, 64), (16, 4096, 128), (8, 8192, 64), (1, 65536, 64), (1, 65536, 128))
 
 
-def attention(name: str, reverse: bool, *sizes: int) -> Call:
-    x = arrays(*sizes)
-    if name == "causal" and not reverse:
-        return partial(linattn.causal, *taken(x, name), out=x["grad_out"])
-    if reverse:
-        return partial(getattr(linattn, f"{name}_backward"), *taken(x, name), x["grad_out"])
-    return forward(name, x)
+def side(make: Callable[..., Calls], second: bool, *sizes: int) -> Call:
+    """The first or the second call of rows elsewhere."""
+    return make(*sizes)[second]
 
 
-def selective(reverse: bool, n: int, m: int) -> Call:
-    x = of_scan(n, m)
-    if not reverse:
-        del x["grad_out"]
-    name = "selective_scan_backward" if reverse else "selective_scan"
-    return partial(getattr(linattn, name), **x, softplus=True)
-
-
-def linear(n: int, m: int) -> Call:
-    x = of_scan(n, m)
-    return partial(linattn.linear_scan, x["dt"], x["x"], out=np.empty_like(x["x"]))
-
-
-def convolution(n: int, m: int) -> Call:
-    x = of_scan(n, m)["x"]
-    return partial(linattn.causal_conv1d, x, x[:4].T.copy(), activation="silu")
-
-
-def step(heads: int, d: int) -> Call:
-    x = {key: y[:, 0] for key, y in arrays(heads, 1, d).items()}
-    state = State(np.zeros((heads, d, d), np.float32))
-    return partial(linattn.gated_delta_step, *taken(x, "gated_delta"), state, in_place=True)
-
-
-def numpy_product(n: int) -> Call:
+def product(library: str, dtype: str, n: int) -> Call:
     x = np.random.default_rng(0).standard_normal((n, n), np.float32)
-    return partial(np.matmul, x, x)
-
-
-def torch_product(dtype: str, n: int) -> Call:
+    if library == "numpy":
+        return partial(np.matmul, x, x)
     torch = importlib.import_module("torch")
-    x = torch.randn(n, n).to(getattr(torch, dtype))
+    x = torch.from_numpy(x).to(getattr(torch, dtype))
     return partial(torch.matmul, x, x)
 
 
@@ -82,32 +51,38 @@ def speedup(make, count: int, *sizes: int) -> Calls:
 
 
 def _table():
-    """Name, function, sizes, packages, sizes of a smoke test."""
+    """Name, function, sizes, packages."""
     for sizes in SHAPES:
         for name in ("causal", "gated", "gated_delta"):
-            for reverse in (False, True):
-                what = f"{name}{'_backward' * reverse} {' x '.join(map(str, sizes))}"
-                yield what, partial(attention, name, reverse), sizes, [], ()
+            for forward, end in ((True, ""), (False, "_backward")):
+                what = f"{name}{end} {' x '.join(map(str, sizes))}"
+                yield what, partial(side, partial(backward, name, False), forward), sizes, []
     for name in ("causal", "delta", "gated", "gated_delta", "dplr"):
-        n = 262144 if name == "causal" else 32768
-        yield f"{name}, one head of N = {n:,}", partial(attention, name, False), (1, n, 64), [], ()
-    for n, m in ((4096, 4096), (2048, 5120)):
-        for name, make in (
-            ("selective_scan", partial(selective, False)), ("linear_scan", linear),
-            ("selective_scan_backward", partial(selective, True)), ("causal_conv1d", convolution),
+        sizes = 1, 262144 if name == "causal" else 32768, 64
+        call = partial(side, partial(backward, name, False), True)
+        yield f"{name}, one head of N = {sizes[1]:,}", call, sizes, []
+    for sizes in ((4096, 4096), (2048, 5120)):
+        for name, make, second in (
+            ("selective_scan", scans.backward, True), ("linear_scan", scans.linear, False),
+            ("selective_scan_backward", scans.backward, False),
+            ("causal_conv1d", convolution, False),
         ):  # fmt: skip
-            yield f"{name} {n} x {m}", make, (n, m), [], (64, 16)
+            what = f"{name} {' x '.join(map(str, sizes))}"
+            yield what, partial(side, make, second), sizes, []
     for heads in (32, 512):
-        yield f"gated_delta_step in place {heads} x 128", step, (heads, 128), [], (2, 8)
-    yield "NumPy's product 2048", numpy_product, (2048,), [], (8,)
-    for dtype in ("float32", "bfloat16"):
-        name = f"PyTorch's product 2048 {dtype}"
-        yield name, partial(torch_product, dtype), (2048,), [PyTorch], (8,)
+        call = partial(side, partial(step, "gated_delta", False), False)
+        yield f"gated_delta_step in place {heads} x 128", call, (heads, 128), []
+    for name, library, dtype, needed in (
+        ("NumPy", "numpy", "float32", []), ("PyTorch", "torch", "float32", [PyTorch]),
+        ("PyTorch", "torch", "bfloat16", [PyTorch]),
+    ):  # fmt: skip
+        make = partial(product, library, dtype)
+        yield f"{name}'s product 2048 {dtype}", make, (2048,), needed
 
 
 THREADPOOLCTL = peer("threadpoolctl")
 ROWS = [
     Row(f"{name}: 1 thread / {count}", partial(speedup, make, count), sizes,
-        [THREADPOOLCTL, *needed], 1.7 if count == 2 else None, True, count, tiny=tiny)
-    for name, make, sizes, needed, tiny in _table() for count in COUNTS
+        [THREADPOOLCTL, *needed], 1.7 if count == 2 else None, True, count)
+    for name, make, sizes, needed in _table() for count in COUNTS
 ]  # fmt: skip

@@ -1,17 +1,15 @@
 """Models of Hugging Face Transformers, run by the library's own functions and by linattn.
 
 Float32, random weights, one sequence: prefill (logits of the last token), a training step (loss
-and gradients), one more token on the cache of the prefill, and the operator's share of linattn's
-prefill.  Of 24 layers there are 4, with a sixth of the vocabulary, so that each part has the share
-of the time that it has in a whole model; larger models have 2 or 3 layers.
+and gradients), and one more token on the cache of the prefill.  Of 24 layers there are 4, with a
+sixth of the vocabulary, so that each part has the share of the time that it has in a whole model;
+larger models have 2 or 3 layers.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator as by_name
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +33,6 @@ class Model(NamedTuple):
     kind: str
     config: str
     given: dict[str, Any]
-    layers: int  #: with the operator
     operator: str
     heads: tuple[int, int, int]  #: heads, width of keys and of values; of scans channels, states
     prefill: int = 2048
@@ -50,22 +47,20 @@ class Model(NamedTuple):
                                      else {})  # fmt: skip
 
 
-#: How many times faster: prefill, training step; the operator's share of prefill in percent.
-PREFILL, TRAIN, SHARE = 1.5, 1.45, 15
+#: How many times faster: prefill, training step.
+PREFILL, TRAIN = 1.5, 1.45
 #: The library's loops take a time that grows with the square of the tokens in training.
 _SCAN: dict[str, Any] = {"prefill": 1024, "train": 128, "targets": (30, 20)}
 
 
 def _mamba(title: str, width: int, layers: int, vocabulary: int, **more: Any) -> Model:
-    family = "falcon_mamba" if "Falcon" in title else "mamba"
-    kind = "FalconMamba" if "Falcon" in title else "Mamba"
     return Model(
-        title, family, f"{kind}ForCausalLM", f"{kind}Config",
+        title, "mamba", "MambaForCausalLM", "MambaConfig",
         _SHAPE | {
             "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers,
             "state_size": 16, "tie_word_embeddings": True,
         },
-        layers, "mamba_selective_scan", (2 * width, 16, 0), **(_SCAN | more),
+        "mamba_selective_scan", (2 * width, 16, 0), **(_SCAN | more),
     )  # fmt: skip
 
 
@@ -77,7 +72,7 @@ MODELS = (
             "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
             "tie_word_embeddings": True,
         },
-        3, "torch_chunk_gated_delta_rule", (16, 128, 128),
+        "torch_chunk_gated_delta_rule", (16, 128, 128),
     ),
     Model(
         "Kimi's operator at these shapes", "kimi_linear", "KimiLinearForCausalLM",
@@ -88,7 +83,7 @@ MODELS = (
             "layer_types": ["linear_attention"] * 3 + ["full_attention"],
             "mlp_layer_types": ["dense"] * 4, "tie_word_embeddings": True,
         },
-        3, "chunk_kimi_delta_attention", (16, 128, 128), 1024, 256,
+        "chunk_kimi_delta_attention", (16, 128, 128), 1024, 256,
     ),
     Model(
         "Mamba-2 130M", "mamba2", "Mamba2ForCausalLM", "Mamba2Config",
@@ -96,18 +91,17 @@ MODELS = (
             "vocab_size": 50288 // 6, "hidden_size": 768, "num_heads": 24, "head_dim": 64,
             "n_groups": 1, "state_size": 128, "tie_word_embeddings": True,
         },
-        4, "mamba2_chunk_scan", (24, 128, 64),
+        "mamba2_chunk_scan", (24, 128, 64),
     ),
     _mamba("Mamba 130M", 768, 4, 50280 // 6, prefill=2048),
     _mamba("Mamba 2.8B", 2560, 2, 50280 // 32),
-    _mamba("Falcon-Mamba 7B", 4096, 2, 65024 // 32),
     Model(
         "RecurrentGemma 2B", "recurrent_gemma", "RecurrentGemmaForCausalLM", "RecurrentGemmaConfig",
         _SHAPE | {
             "vocab_size": 256000 * 3 // 26, "hidden_size": 2560, "num_hidden_layers": 3,
             "intermediate_size": 15360, "num_attention_heads": 10, "num_key_value_heads": 1,
         },
-        2, "RecurrentGemmaRglru._rnn_scan", (2560, 0, 0), 1024, 128, (None, None),
+        "RecurrentGemmaRglru._rnn_scan", (2560, 0, 0), 1024, 128, (None, None),
     ),
     Model(
         "xLSTM 7B", "xlstm", "xLSTMForCausalLM", "xLSTMConfig",
@@ -115,7 +109,7 @@ MODELS = (
             "vocab_size": 50304 // 32, "hidden_size": 4096, "num_hidden_layers": 1, "num_heads": 8,
             "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
         },
-        1, "xLSTMBackend.forward", (8, 256, 512), 1024, 256, (10, 10),
+        "xLSTMBackend.forward", (8, 256, 512), 1024, 256, (10, 10),
     ),
 )  # fmt: skip
 
@@ -191,39 +185,20 @@ def whole(model: Model, what: str, tokens: int, tiny: bool = False) -> Calls:
     return both(model, call)
 
 
-def share(model: Model, tokens: int, tiny: bool = False) -> tuple:
-    """The percentage of linattn's prefill that is its operator's."""
-    module, library, ours = functions(model)
-    net, within, function = Net(model, tokens, tiny), 0.0, ours[model.operator]
+def alone(model: Model, reverse: bool, n: int) -> Calls:
+    """The operator by itself."""
+    args, given = operands(model, n)
+    for x in args:
+        if hasattr(x, "is_floating_point") and x.is_floating_point():
+            x.requires_grad_(reverse)
+    function = by_name.attrgetter(model.operator)
 
-    @functools.wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal within
-        begin = time.process_time()
-        result = function(*args, **kwargs)
-        within += time.process_time() - begin
-        return result
+    def call() -> None:
+        o = function(Transformers.module(model.family))(*args, **given)
+        if reverse:
+            (o[0] if isinstance(o, tuple) else o).sum().backward()
 
-    try:
-        use(module, ours | {model.operator: timed})
-        net.prefill()
-        within, begin = 0.0, time.process_time()
-        net.prefill()
-        return 100 * within / (time.process_time() - begin), None, None, None, ""
-    finally:
-        use(module, library)
-
-
-def alone(model: Model, what: str, reverse: bool, n: int) -> Calls:
-    """The operator by itself, or the convolution in front of it."""
-    torch = importlib.import_module("torch")
-    module = Transformers.module(model.family)
-    if what == "operator":
-        return both(model, _call(module, model.operator, *operands(model, n), reverse))
-    heads, d, m = model.heads
-    channels = heads * m + 2 * d * (1 if model.family == "mamba2" else heads) if m else heads
-    given = torch.randn(1, n, channels).transpose(1, 2), torch.randn(channels, 4), None, "silu"
-    return both(model, _call(module, "causal_conv1d_fn", [*given], {}, reverse))
+    return both(model, call)
 
 
 def operands(model: Model, n: int) -> tuple[list[Any], dict[str, Any]]:
@@ -259,25 +234,6 @@ def operands(model: Model, n: int) -> tuple[list[Any], dict[str, Any]]:
     return args, {"use_qk_l2norm_in_kernel": True}
 
 
-def _call(module: Any, function: str, args: Any, given: Any, backward: bool) -> Callable[[], None]:
-    torch = importlib.import_module("torch")
-
-    for x in args:
-        if isinstance(x, torch.Tensor) and x.is_floating_point():
-            x.requires_grad_(backward)
-
-    def call() -> None:
-        o = by_name.attrgetter(function)(module)(*args, **given)
-        if backward:
-            (o[0] if isinstance(o, tuple) else o).sum().backward()
-
-    return call
-
-
-#: Models whose convolution is PyTorch's, or that have none.
-NO_CONVOLUTION = ("recurrent_gemma", "xlstm")
-
-
 def _rows(model: Model):
     name, needed = f"{model.title}: library / linattn", [Transformers]
     for what, tokens, goal in (
@@ -287,16 +243,10 @@ def _rows(model: Model):
     ):  # fmt: skip
         make = partial(whole, model, what.partition(" of ")[0])
         yield Row(f"{name}, {what}", make, (tokens,), needed, goal, True, tiny=(16, 1))
-    yield Row(f"{model.title}: operator's share of linattn's prefill", partial(share, model),
-              (model.prefill,), needed, SHARE, unit="%", tiny=(16, 1))  # fmt: skip
     for reverse, mode in MODES:
         n = model.train if reverse else model.prefill
-        for what in ("operator", "convolution"):
-            if what == "operator" or model.family not in NO_CONVOLUTION:
-                goal = model.targets[reverse] if what == "operator" else None
-                yield Row(f"{name}, {what}, {mode}, {n:,} tokens",
-                          partial(alone, model, what, reverse), (n,), needed, goal, True,
-                          tiny=(64,))  # fmt: skip
+        yield Row(f"{name}, operator, {mode}, {n:,} tokens", partial(alone, model, reverse), (n,),
+                  needed, model.targets[reverse], True, tiny=(64,))  # fmt: skip
 
 
 ROWS = [row for model in MODELS for row in _rows(model)]

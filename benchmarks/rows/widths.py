@@ -20,15 +20,12 @@ LAYOUTS = ("contiguous", "channels-first")
 BANDS = ((1, 16), (17, 32), (33, 64), (65, 130))
 #: Bytes a vector of the instruction sets.
 VECTORS = {"x86-64-v4": 64, "x86-64-v3": 32}
-#: 16-bit numbers are computed with in float32.
-LANES = {"float32": 4, "float64": 8, "float16": 4}
 
 
-def call(operator: str, layout: str, dtype: str, heads: int, n: int, width: int) -> Call:
+def call(operator: str, layout: str, heads: int, n: int, width: int) -> Call:
     """A call of the operator that allocates nothing large."""
 
     def lay(x: np.ndarray) -> np.ndarray:
-        x = x.astype(dtype)
         return x if layout == "contiguous" else np.ascontiguousarray(x.mT).mT
 
     x = draw(heads, n, width)
@@ -37,16 +34,15 @@ def call(operator: str, layout: str, dtype: str, heads: int, n: int, width: int)
         outs = tuple(lay(x) for x in (q, k, v))
         return partial(linattn.ufuncs.causal_backward_elu, q, k, v, g, 1.0, 1e-6, out=outs)
     rates = {"delta": (x["beta"],), "gated": (x["g"],)}.get(operator, ())
-    rates = [y.astype(dtype) for y in rates]
     return partial(getattr(linattn, operator), q, k, v, *rates, out=lay(v))
 
 
 def narrow(
-    operator: str, layout: str, dtype: str, heads: int, n: int, first: int, last: int
+    operator: str, layout: str, heads: int, n: int, first: int, last: int
 ) -> dict[str, Calls]:
     """The narrowest, middle and widest below each full width of a band."""
-    step = VECTORS.get(linattn.get_isa(), 16) // LANES[dtype]
-    make, found = partial(call, operator, layout, dtype, heads, n), {}
+    step = VECTORS.get(linattn.get_isa(), 16) // 4
+    make, found = partial(call, operator, layout, heads, n), {}
     for full in range(-(-first // step) * step, last + step, step):
         whole = make(full)
         for width in sorted({full - step + 1, full - step // 2, full - 1}):
@@ -55,23 +51,18 @@ def narrow(
     return found
 
 
-def channels_first(operator: str, dtype: str, heads: int, n: int, *widths: int) -> dict[str, Calls]:
+def channels_first(operator: str, heads: int, n: int, *widths: int) -> dict[str, Calls]:
     return {
-        str(width): Calls(*(call(operator, x, dtype, heads, n, width) for x in reversed(LAYOUTS)))
+        str(width): Calls(*(call(operator, x, heads, n, width) for x in reversed(LAYOUTS)))
         for width in widths
     }
 
 
-def _rows(dtype: str, end: str = "") -> list[Row]:
-    return [
-        *(Row(f"{operator}, {layout}, {first} to {last} / next full width{end}",
-              partial(narrow, operator, layout, dtype), (2, 1024, first, last), goal=1.25,
-              tiny=(1, 8, first, min(last, first + 16)))
-          for operator in OPERATORS for layout in LAYOUTS for first, last in BANDS),
-        *(Row(f"{operator}, channels-first / contiguous{end}",
-              partial(channels_first, operator, dtype), (2, 1024, 8, 16, 17, 32, 64, 128),
-              tiny=(1, 8, 5)) for operator in OPERATORS),
-    ]  # fmt: skip
-
-
-ROWS = [*_rows("float32"), *_rows("float64", ", float64"), *_rows("float16", ", float16")]
+ROWS = [
+    *(Row(f"{operator}, {layout}, {first} to {last} / next full width",
+          partial(narrow, operator, layout), (2, 1024, first, last), goal=1.25,
+          tiny=(1, 8, first, min(last, first + 16)))
+      for operator in OPERATORS for layout in LAYOUTS for first, last in BANDS),
+    *(Row(f"{operator}, channels-first / contiguous", partial(channels_first, operator),
+          (2, 1024, 8, 16, 17, 32, 64, 128), tiny=(1, 8, 5)) for operator in OPERATORS),
+]  # fmt: skip

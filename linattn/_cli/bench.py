@@ -35,17 +35,21 @@ def products(name: str, heads: int, n: int, d: int) -> Calls:
     )
 
 
-def by_hand(peer: type[Library], backward: bool, *sizes: int, form: Form = peers.scan) -> Calls:
-    """A form of causal attention, and linattn's."""
-    operands = [draw(*sizes)[x] for x in ("q", "k", "v", "grad_out")]
-    want = None if form is peers.softmax else partial(causal, backward, *_wide(operands))
-    ours = partial(causal, backward, *operands)
-    return Calls(peer.call(form, operands, backward), ours, want, (sizes[0] * sizes[1],) * 2)
+def by_hand(
+    peer: type[Library], backward: bool, *sizes: int,
+    form: Form = peers.scan, name: str = "causal", more: Sequence[str] = (),
+) -> Calls:  # fmt: skip
+    """A form of an operator, causal attention by default, and linattn's."""
+    operands = [draw(*sizes)[x] for x in (*"qkv", *more, "grad_out")]
+    ours, want = (partial(call, name, backward, *x) for x in (operands, _wide(operands)))
+    return Calls(peer.call(form, operands, backward), ours,
+                 None if form is peers.softmax else want, (sizes[0] * sizes[1],) * 2)  # fmt: skip
 
 
-def causal(backward: bool, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
+def call(name: str, backward: bool, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
     """The output of linattn, and gradients if asked for."""
-    return linattn.causal(*operands[:3]), *(linattn.causal_backward(*operands) if backward else ())
+    o = getattr(linattn, name)(*operands[:-1])
+    return o, *(getattr(linattn, f"{name}_backward")(*operands) if backward else ())
 
 
 def onnx(name: str, *sizes: int, more: Sequence[str] = (), channels: bool = False) -> Calls:

@@ -27,6 +27,7 @@ class Peer:
 
     name: str
     packages: tuple[str, ...] = ()
+    gradients: ClassVar[bool | None] = None  #: whether it has any; None if a row says so itself
 
     @classmethod
     def missing(cls) -> str:
@@ -71,7 +72,7 @@ class PyTorch(Library):
 class ONNXRuntime(Peer):
     """Its operator LinearAttention: identity map, no normaliser, no gradient."""
 
-    name, packages = "ONNX Runtime", ("onnx", "onnxruntime")
+    name, packages, gradients = "ONNX Runtime", ("onnx", "onnxruntime"), False
     #: By the operands besides queries, keys and values.
     RULES: ClassVar = {
         (): "linear", ("beta",): "delta", ("decay",): "gated", ("decay", "beta"): "gated_delta"

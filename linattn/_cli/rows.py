@@ -20,8 +20,8 @@ import numpy as np
 from linattn._cli.peers import Call, Peer
 
 HEADS8 = 8, 4096, 64  #: heads, tokens, width
-#: The sizes of a call that only shows that a row can be measured.
-TINY = 2, 128, 16
+#: The sizes, by their count, of a call that only shows that a row can be measured.
+TINY = {1: (64,), 2: (64, 16), 3: (2, 128, 16), 4: (2, 128, 16, 8)}
 #: Seconds that a sample takes at least: short calls are repeated.
 SAMPLE = 0.02
 #: Idle seconds before a sample of threads: a library's workers spin for a while after their last
@@ -61,8 +61,9 @@ class Row:
         return ", ".join(filter(None, (peer.missing() for peer in self.peers)))
 
     def calls(self, tiny: bool = False) -> Any:
-        shrunk = self.tiny or tuple(map(min, self.sizes, TINY))
-        return self.make(*(shrunk if tiny else self.sizes))
+        if not tiny or not self.sizes:
+            return self.make(*self.sizes)
+        return self.make(*(self.tiny or map(min, self.sizes, TINY[len(self.sizes)])))
 
 
 class Measured(NamedTuple):
@@ -80,8 +81,12 @@ class Measured(NamedTuple):
         return statistics.median(found), min(found), max(found)
 
     @property
+    def medians(self) -> tuple[float, ...]:
+        return tuple(map(statistics.median, zip(*self.times, strict=True)))
+
+    @property
     def detail(self) -> str:
-        a, b = map(statistics.median, zip(*self.times, strict=True))
+        a, b = self.medians
         unit, name = next((x for x in UNITS if max(a, b) >= x[0]), UNITS[-1])
         return f"{a / unit:.3g} against {b / unit:.3g} {name}{self.per}"
 
@@ -141,6 +146,13 @@ def interleave(
     while len(times) < PAIRS[0] or (len(times) < PAIRS[1] and time.perf_counter() < end):
         times.append((sample(a, first), sample(b, second)))
     return times
+
+
+def timed(call: Call) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def limit_threads(count: int | None) -> contextlib.AbstractContextManager[Any]:

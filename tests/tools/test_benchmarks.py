@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
 #: Models, compilers and C: some seconds each.
-SLOW = ("transformers_models", "tensors", "peers", "delta", "gated", "scans", "servers", "products",
-        "peak", "fla_models", "recurrent", "threads")  # fmt: skip
+SLOW = ("transformers_models", "tensors", "peers", "delta", "gated", "scans", "engines",
+        "peak", "fla_models", "threads")  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not RUN.exists(), reason="there are no benchmarks here")
 
