@@ -37,7 +37,8 @@ class Interface:
     first: float = -math.inf  #: log_scale of the state before all tokens
     decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
-    one_array: bool = False  #: whether a state is an array, not a `State`
+    one_array: bool = False  #: whether a state is an array
+    holder: type[Any] = State  #: else the named tuple that it is
 
     def forward(self, operands: Operands, **options: Any) -> Any:
         """The output, and the state after the last token with ``return_state``."""
@@ -76,7 +77,7 @@ class Interface:
 
     def public(self, fields: Mapping[str, Any]) -> Any:
         """A state of these arrays as users have it."""
-        return fields["s"] if self.one_array else State(**fields)
+        return fields["s"] if self.one_array else self.holder(**fields)
 
     def fields_of(self, state: Any) -> Mapping[str, Any]:
         """The arrays of such a state; None for those it lacks."""
