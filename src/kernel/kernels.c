@@ -31,6 +31,8 @@
 #include "recurrences/mlstm_backward.h"
 #include "recurrences/rescaled_causal.h"
 #include "recurrences/rescaled_causal_backward.h"
+#include "recurrences/slstm.h"
+#include "recurrences/slstm_backward.h"
 #include "attention/noncausal.h"
 #include "attention/softmax.h"
 #include "attention/softmax_backward.h"
@@ -39,6 +41,7 @@
 #include "steps/fused_gated_step.h"
 #include "steps/gated_step.h"
 #include "steps/mlstm_step.h"
+#include "steps/slstm_step.h"
 #include "steps/selective_scan_step.h"
 #include "steps/step.h"
 

@@ -103,6 +103,9 @@ enum la_operand {
 /* The largest number of operands of a signature. */
 enum { LA_MAX_OPERANDS = 26 };
 
+/* The gates of sLSTM. */
+enum { LA_GATES = 4 };
+
 struct la_fetch;
 
 /* A slice of a head's tokens.  Scratch must be kept from one slice to the next. */
@@ -145,6 +148,8 @@ struct la_head {
      * causal and noncausal compute the state once for all of them: these heads of
      * queries share their keys. */
     ptrdiff_t group, steps[LA_NARRAYS];
+    ptrdiff_t planes[LA_NARRAYS]; /* steps between the matrices of an operand of three
+                                     dimensions, in bytes */
     /* By enum la_operand: whether an array has its optional dimension. */
     unsigned char channels[LA_NARRAYS];
     enum la_map map;

@@ -47,7 +47,7 @@ class Array(ctypes.Structure):
 
 class Operand(ctypes.Structure):
     _fields_ = (
-        ("name", c_char_p), ("dims", c_char * 8), ("is_output", c_int), ("is_number", c_int),
+        ("name", c_char_p), ("dims", c_char * 12), ("is_output", c_int), ("is_number", c_int),
         ("may_lack", c_int),
     )  # fmt: skip
 
