@@ -131,7 +131,7 @@ def families():
 
 
 #: Sizes of operands.
-SIZES = {"n": 7, "s": 9, "d": 4, "m": 6, "f": 5, "r": 2}
+SIZES = {"n": 7, "s": 9, "d": 4, "m": 6, "f": 5, "r": 2, "g": 4, "h": 3}
 
 
 def make(name, rng, dtype=np.float32, lead=(2, 3), **sizes):

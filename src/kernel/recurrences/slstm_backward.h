@@ -14,8 +14,8 @@
 
 #include "slstm.h"
 
-/* Of sequence k: row k (n + 1) + t of the outputs is h_{t-1}; rows k (chunks) + i of the
- * kept cells are those before chunk i; rows k (rows + 1) + t of the cells, and rows
+/* Of sequence k: row k (n + 1) + t of the outputs is h_{t-1}; rows k (chunks) + i of
+ * the kept cells are those before chunk i; rows k (rows + 1) + t of the cells, and rows
  * k rows + t of the gates, belong to a chunk. */
 struct slstm_backward_scratch {
     struct slstm_scratch forward;

@@ -59,8 +59,8 @@ slstm_update(const T *gates, const T *bias, ptrdiff_t step, struct slstm_rows fr
     }
 }
 
-/* Turns a token's gates into their gradients, and the gradients `d` of the cell after it
- * into those of the cell before it; dh is that of its output.
+/* Turns a token's gates into their gradients, and the gradients `d` of the cell after
+ * it into those of the cell before it; dh is that of its output.
  *
  *    dc += dh sigma(o) / n,  dn -= dh sigma(o) c / n^2,  do = dh sigma'(o) c / n
  *    p = e^(i - m) (dc tanh z + dn),  q = forget (dc c_before + dn n_before)

@@ -1,8 +1,8 @@
 /* slstm_product.h: products of a few rows with a matrix that stays in cache.
  *
  * A packed matrix (K, W) lies by vectors of columns, each K vectors without gaps.
- * Every number of a product is a sum of chains of KC multiply-adds each, in the order of
- * the rows of the matrix: its bits do not depend on how many rows are multiplied
+ * Every number of a product is a sum of chains of KC multiply-adds each, in the order
+ * of the rows of the matrix: its bits do not depend on how many rows are multiplied
  * together. */
 #ifndef LA_SLSTM_PRODUCT_H
 #define LA_SLSTM_PRODUCT_H

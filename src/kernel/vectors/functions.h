@@ -1,5 +1,5 @@
-/* functions.h: sigmoid, tanh, log1p, sin and cos on vectors, within 2 ulp over the whole
- * range.
+/* functions.h: sigmoid, log1p, sin and cos on vectors, within 2 ulp over the whole
+ * range, and tanh, within 2.5.
  *
  * exp and softplus are in feature.h.  NaN stays NaN, and sin and cos of inf are NaN. */
 #ifndef LA_FUNCTIONS_H
