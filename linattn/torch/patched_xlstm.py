@@ -129,9 +129,9 @@ def _recurrent_step(
         c_state.to(wide), n_state.squeeze(-1).to(wide), m_state.squeeze((-1, -2)).to(wide)
     )
     k = k * k.shape[-1] ** -0.5  # as the package's states have it
-    tokens = (x.squeeze(-2) for x in (q, k, v))
-    gates = (x.squeeze((-1, -2)) for x in (igate_preact, fgate_preact))
-    h, (c, n, m) = mlstm_step(*tokens, *gates, start, scale=1.0, eps=eps)
+    q, k, v = (x.squeeze(-2) for x in (q, k, v))
+    i, f = (x.squeeze((-1, -2)) for x in (igate_preact, fgate_preact))
+    h, (c, n, m) = mlstm_step(q, k, v, i, f, start, scale=1.0, eps=eps)
     return h.unsqueeze(-2), (
         c.to(q.dtype), n.unsqueeze(-1).to(q.dtype), m[..., None, None].to(q.dtype)
     )  # fmt: skip
@@ -170,7 +170,7 @@ def _for_cpus(original: Any, function: Callable[..., Any]) -> Callable[..., Any]
 def _put() -> None:
     done = {x.name for x in _replaced}
     slstms, mlstms = map(importlib.import_module, _CELLS)
-    cell = getattr(slstms, "sLSTMCell_vanilla", None)
+    cell: Any = getattr(slstms, "sLSTMCell_vanilla", None)
     name = f"{_CELLS[0]}.sLSTMCell_vanilla.forward"
     if name not in done and _is_known(name, getattr(cell, "forward", None), _slstm_forward):
         ours = _for_cpus(cell.forward, _slstm_forward)

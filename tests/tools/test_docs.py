@@ -197,6 +197,7 @@ def test_reference_is_complete(name):
     elsewhere = {
         "FusedState",
         "NAMES",
+        "SLSTMState",
         "State",
         "__version__",
         "feature_maps",
