@@ -49,7 +49,8 @@ def slstm_loop(torch, x, R, b):
     h = c = total = m = x.new_zeros(batch, heads, d)
     outputs = []
     for t in range(n):
-        read = torch.matmul(h.unsqueeze(-2), weights).view(batch, heads, gates, d)
+        # matmul of rows, as in the xlstm package, would copy the weights for every sequence.
+        read = torch.einsum("bhj,hjk->bhk", h, weights).view(batch, heads, gates, d)
         i, f, z, o = (x[:, t] + read.transpose(1, 2) + b).unbind(1)
         past = sigmas(f) + m
         m = torch.maximum(past, i) if t else i
