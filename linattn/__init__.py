@@ -27,7 +27,7 @@ from ._core.settings import (
     show_config,
 )
 from ._states.masks import lengths_from_mask
-from ._states.state_arrays import State
+from ._states.state_arrays import SLSTMState, State
 from ._version import __version__
 from .operators.streaming import blocks, stream
 
@@ -51,6 +51,7 @@ else:
         selective_scan_backward,
         selective_scan_step,
     )
+    from .operators.slstm import slstm, slstm_backward, slstm_step
     from .operators.softmax import softmax_attention, softmax_attention_backward
     from .operators.wkv import wkv, wkv_backward, wkv_step
 
@@ -60,6 +61,7 @@ sys.modules[f"{__name__}._fused"] = sys.modules[FusedState.__module__]
 
 __all__ = [
     "FusedState",
+    "SLSTMState",
     "State",
     "__version__",
     "blocks",
@@ -109,6 +111,9 @@ __all__ = [
     "set_isa",
     "set_num_threads",
     "show_config",
+    "slstm",
+    "slstm_backward",
+    "slstm_step",
     "softmax_attention",
     "softmax_attention_backward",
     "step",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._call.fused import FusedState
-from ._states.state_arrays import State
+from ._states.state_arrays import SLSTMState, State
 from .feature_maps import FeatureMap
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "DType",
     "FusedState",
     "Map",
+    "SLSTMState",
     "Shape",
     "State",
 ]

@@ -176,6 +176,39 @@ def wkv_of_transformers(*sizes: int) -> Calls:
     return Calls(PyTorch.call(lambda _, *x: function(*x)[0], given), ours, ours())
 
 
+def slstm_loop(torch, x, R, b):
+    """sLSTM token by token, all gates and heads of a token in one product."""
+    batch, n, gates, heads, d = x.shape
+    sigmas, weights = torch.nn.functional.logsigmoid, R.permute(1, 3, 0, 2).flatten(-2)
+    h = c = total = m = x.new_zeros(batch, heads, d)
+    outputs = []
+    for t in range(n):
+        # matmul of rows, as in the xlstm package, would copy the weights for every sequence.
+        read = torch.einsum("bhj,hjk->bhk", h, weights).view(batch, heads, gates, d)
+        i, f, z, o = (x[:, t] + read.transpose(1, 2) + b).unbind(1)
+        past = sigmas(f) + m
+        m = torch.maximum(past, i) if t else i
+        kept, write = torch.exp(past - m), torch.exp(i - m)
+        c, total = kept * c + write * torch.tanh(z), kept * total + write
+        h = torch.sigmoid(o) * c / total
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def slstm(backward: bool, batch: int, n: int, heads: int, d: int) -> Calls:
+    """A forward pass; or one and its gradients."""
+    rng = np.random.default_rng(0)
+    shapes = (batch, n, 4, heads, d), (4, heads, d, d), (4, heads, d), (batch, n, heads, d)
+    x, R, b, c = (rng.standard_normal(y).astype(np.float32) for y in shapes)
+    R /= np.float32(d**0.5)
+    loop = PyTorch.call(slstm_loop, (x, R, b, c), backward)
+    if not backward:
+        return Calls(lambda: loop()[0], partial(linattn.slstm, x, R, b), same=1e-2)
+    return Calls(
+        loop, lambda: (linattn.slstm(x, R, b), *linattn.slstm_backward(x, R, b, c)), same=1e-2
+    )
+
+
 SHAPE = f"m = {M:,}, r = {R}, n = {N:,}"
 ROWS = [
     *(Row(name.format(shape), make, shape, goal=goal) for shape in ((8, 4096, 64), (1, 65536, 1024))
@@ -202,6 +235,10 @@ ROWS = [
     Row("wkv_backward / wkv, m = 2,048", wkv_backward, (1024, 2048)),
     Row("rwkv_linear_attention_cpu / wkv, m = 2,048", wkv_of_transformers, (1024, 2048),
         [Transformers]),
+    *(Row(f"PyTorch loop / slstm{what}, batch {batch}, 4 heads, d = {d}", partial(slstm, backward),
+          (batch, 512, 4, d), [PyTorch])
+      for d in (64, 128, 256) for batch in (1, 16)
+      for what, backward in (("", False), (" and slstm_backward", True))),
     Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", partial(associative, JAX, in_jax),
         peers=[JAX], goal=5.0, least=True),
 ]  # fmt: skip

@@ -110,7 +110,7 @@ def recurrences(bridge: Bridge, **calls: Callable[[Any], Function]) -> dict[str,
             getattr(linattn, name), bridge, calls[form](r), [x.name for x in r.operands],
             added=added,
             example=bridge.examples[form].format(
-                function=f"{bridge.public}.{name}", name=name, operands=_example(r.operands)
+                function=f"{bridge.public}.{name}", name=name, **_example(r.operands)
             ),
         )
         for name, r, form, added in functions(bridge)
@@ -210,11 +210,17 @@ def _sections(
     return texts
 
 
-def _example(operands: Sequence[Operand]) -> str:
-    """The operands that may not be left out, made from x: n tokens of width 2.
+def _example(operands: Sequence[Operand]) -> dict[str, str]:
+    """The operands that may not be left out, made from x, and the shapes of x and of the output.
 
-    The n tokens serve as a batch where the function takes one token.
+    x has n tokens of width 2, or of one head of width 1 where there are gates; the n tokens serve
+    as a batch where the function takes one token.
     """
+    needed = [x for x in operands if not x.optional]
+    if "g" in operands[0].dims:
+        made = {"ngd": "x", "gdd": "x[:, :1]", "gd": "x[:, 0]"}
+        listed = ", ".join(made[x.dims.replace("h", "")] for x in needed)
+        return {"operands": listed, "shape": "4, 4, 1, 1", "result": "4, 1, 1"}
     values = {(True, 0): "x[..., 0]", (True, 1): "x", (False, 1): "x[0]", (False, 2): "x[:2]"}
-    needed = (x for x in operands if not x.optional)
-    return ", ".join(values[x.has_tokens, len(x.dims) - x.has_tokens] for x in needed)
+    listed = ", ".join(values[x.has_tokens, len(x.dims) - x.has_tokens] for x in needed)
+    return {"operands": listed, "shape": "3, 2", "result": "3, 2"}

@@ -123,19 +123,19 @@ JAX = Bridge(
     examples={
         "forward": """
             >>> import jax, jax.numpy as jnp, linattn.jax
-            >>> x = jnp.ones((3, 2))
+            >>> x = jnp.ones(({shape}))
             >>> o, vjp = jax.vjp({function}, {operands})
             >>> dq, *others = vjp(o)
             >>> o.shape, dq.shape
-            ((3, 2), (3, 2))
+            (({result}), ({shape}))
             """,
         "step": """
             >>> import jax.numpy as jnp, linattn.jax
-            >>> x = jnp.ones((3, 2))  # 3 heads
+            >>> x = jnp.ones(({shape}))  # a batch
             >>> state = linattn.jax.initial_state({operands}, operator="{name}")
             >>> o, state = {function}({operands}, state)
             >>> o.shape
-            (3, 2)
+            ({result})
             """,
     },
 )
@@ -211,19 +211,19 @@ TORCH = Bridge(
     examples={
         "forward": """
             >>> import torch, linattn.torch
-            >>> x = torch.ones(3, 2, requires_grad=True)
+            >>> x = torch.ones({shape}, requires_grad=True)
             >>> o = {function}({operands})
             >>> o.sum().backward()
             >>> o.shape, x.grad.shape
-            (torch.Size([3, 2]), torch.Size([3, 2]))
+            (torch.Size([{result}]), torch.Size([{shape}]))
             """,
         "step": """
             >>> import torch, linattn.torch
-            >>> x = torch.ones(3, 2)  # 3 heads
+            >>> x = torch.ones({shape})  # a batch
             >>> state = linattn.torch.initial_state({operands}, operator="{name}")
             >>> o, state = {function}({operands}, state)
             >>> o.shape
-            torch.Size([3, 2])
+            torch.Size([{result}])
             """,
     },
 )

@@ -136,8 +136,9 @@ class Cut(Segments):
         """A state with these axes before its own ones, or its gradient."""
         r, function = self.r, self.function
         found = state_arrays.named(
-            function, name, state, self.cores, one_array=r.one_array, pooled=True, any_scale=True
-        )
+            function, name, state, self.cores, one_array=r.one_array, holder=r.holder, pooled=True,
+            any_scale=True,
+        )  # fmt: skip
         for (field, x), core in zip(found.items(), self.cores.values(), strict=False):
             state_arrays.checked_field(function, field, x, self.call.batch, (*inner, *core), dtype)
         return r.public(dict(zip(self.cores, found.values(), strict=False)))

@@ -38,7 +38,8 @@ class Interface:
     decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
     stacked: bool = False  #: whether a state's z has the axes of s, and a block mixes the two
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
-    one_array: bool = False  #: whether a state is an array, not a `State`
+    one_array: bool = False  #: whether a state is an array
+    holder: type[Any] = State  #: else the named tuple that it is
 
     def forward(self, operands: Operands, **options: Any) -> Any:
         """The output, and the state after the last token with ``return_state``."""
@@ -77,7 +78,7 @@ class Interface:
 
     def public(self, fields: Mapping[str, Any]) -> Any:
         """A state of these arrays as users have it."""
-        return fields["s"] if self.one_array else State(**fields)
+        return fields["s"] if self.one_array else self.holder(**fields)
 
     def fields_of(self, state: Any) -> Mapping[str, Any]:
         """The arrays of such a state; None for those it lacks."""
@@ -98,7 +99,10 @@ class Interface:
     def cotangent(self, function: str, grad_out: Any, call: Call) -> Any:
         """``grad_out``, checked; if an operand is complex it may be, and gets the call's dtype."""
         complex_too = any([x.dtype.kind == "c" for x in call.typed])
-        grad_out = checks.cotangent(function, grad_out, call.shape, complex_too=complex_too)
+        core = len(self.layout.output)
+        grad_out = checks.cotangent(
+            function, grad_out, call.shape, core=core, complex_too=complex_too
+        )
         return grad_out.astype(result_dtype(*call.typed), copy=False) if complex_too else grad_out
 
     def forward_in_rows(self, call: Call, rows: Any, fields: list[Any], **options: Any) -> Any:

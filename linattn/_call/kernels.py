@@ -14,6 +14,7 @@ from .._core import checks, gradient_sums
 from .._core.layout import Call, Layout
 from .._linattn import operators
 from .._states import state_arrays
+from .._states.state_arrays import State
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._names import unknown_map
 from . import mapped
@@ -54,9 +55,11 @@ class Kernels(Interface):
     function : str, optional
         The public function, where it also calls another recurrence.
     one_array : bool, default False
-        Whether a state is an array, not a `State`.
+        Whether a state is an array, not a named tuple.
+    holder : type, default State
+        The named tuple otherwise, with the fields of the row.
     **letters : dict
-        ``one_less`` and ``written`` of `Layout`.
+        ``one_less``, ``fixed`` and ``written`` of `Layout`.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class Kernels(Interface):
         root_scale: bool = False,
         function: str = "",
         one_array: bool = False,
-        **letters: Mapping[str, str],
+        holder: type[Any] = State,
+        **letters: Mapping[str, Any],
     ) -> None:
         row, self.name = operators[name], function or name
         self.transition = "scaled" if decay is not None else transition
         self.decay, self.first, self.root_scale = decay, first, root_scale
-        self.layout, self.one_array = Layout.of(name, public, **letters), one_array
+        self.layout = Layout.of(name, public, **letters)
+        self.one_array, self.holder = one_array, holder
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
@@ -228,7 +233,14 @@ class Kernels(Interface):
             return tuple([first if x == "log_scale" else ... for x in fields])
         cores = self.cores(sizes, normalize, *(packing.r,) * packing.packed)
         given = state_arrays.checked(
-            function, name, state, cores, call.batch, dtype, one_array=self.one_array
+            function,
+            name,
+            state,
+            cores,
+            call.batch,
+            dtype,
+            one_array=self.one_array,
+            holder=self.holder,
         )
         arrays = tuple(given.values())
         return arrays if packing.packed else self.packed(arrays, normalize)

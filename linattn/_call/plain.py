@@ -12,7 +12,6 @@ from numpy import ndarray
 from .._core import checks, gradient_sums
 from .._core.dtypes import FAST, work_dtype
 from .._linattn import fast_call, pool_call
-from .._states.state_arrays import State
 
 if TYPE_CHECKING:
     from .._types import Array, Shape
@@ -213,8 +212,8 @@ class Plain:
             arrays = [state]
         else:
             fields = r.present[normalize]
-            if type(state) is not State or [x is None for x in state] != [
-                x not in fields for x in State._fields
+            if type(state) is not r.holder or [x is None for x in state] != [
+                x not in fields for x in r.holder._fields
             ]:
                 return None
             arrays = [x for x in state if x is not None]

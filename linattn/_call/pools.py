@@ -98,8 +98,9 @@ class Pool:
     """
 
     def __init__(
-        self, function: str, name: str, state: Any, lead: Shape, count: int | None = None
-    ) -> None:
+        self, function: str, name: str, state: Any, lead: Shape, count: int | None = None,
+        holder: type[Any] = State,
+    ) -> None:  # fmt: skip
         if state is None:
             raise ValueError(
                 f"{function}: {name} is None; expected a pool of states, as state_indices is given"
@@ -109,7 +110,7 @@ class Pool:
                 f"{function}: the operands have no leading axes; expected one at least, as "
                 "state_indices is given"
             )
-        self.function, self.name = function, name
+        self.function, self.name, self.holder = function, name, holder
         self._before, self._after = (lead[:0], lead[1:]) if count is None else (lead, lead[:0])
         self.axis = len(self._before)
         self.count = lead[0] if count is None else count
@@ -143,7 +144,7 @@ class Pool:
         if self.name in self.fields:
             return arrays[0]
         names = (name.rpartition(".")[2] for name in self.fields)
-        return State(**dict(zip(names, arrays, strict=True)))
+        return self.holder(**dict(zip(names, arrays, strict=True)))
 
     def unpack(self, state: Any) -> list[Any]:
         """The arrays of such a state."""
@@ -163,10 +164,10 @@ class _Arrays(Pool):
         packed, count = options.get("cu_seqlens"), None
         if packed is not None:
             count = checks.integers(function, "cu_seqlens", packed).size - 1
-        super().__init__(function, name, state, read.batch, count)
+        super().__init__(function, name, state, read.batch, count, r.holder)
         cores = r.state_cores(function, read, options)
         fields = state_arrays.named(
-            function, name, state, cores, one_array=r.one_array, pooled=True
+            function, name, state, cores, one_array=r.one_array, holder=r.holder, pooled=True
         )
         for (field, x), core in zip(fields.items(), cores.values(), strict=True):
             checks.plain_array(function, field, x)

@@ -46,7 +46,7 @@ def forward(
     cut.check_options(initial_state=state, return_state=True)
     states, step_options = _States(cut, dtype), cut.step_options()
     for begin, end in cut.segments:
-        rows = o[..., cut.rows(begin, end), :]
+        rows = o[r.layout.at(cut.rows(begin, end))]
         after = None
         if step_options is not None and end - begin == 1 and state is not None:
             after = _step(cut, states.at(end), begin, state, rows, step_options)
@@ -108,7 +108,7 @@ def _step(
     for x, y in zip(cut.arrays(after), cut.arrays(before), strict=True):
         x[...] = y
     o, _ = cut.r.step(cut.token(begin), after, in_place=True, **options)
-    out[..., 0, :] = o
+    out[cut.r.layout.at(0)] = o
     return after
 
 
@@ -124,7 +124,9 @@ def backward(
         return r.backward(operands, grad_out=grad_out, **more, **options)
     grad_state = cut.checked("grad_state", grad_state, cut.wide, len(cut.positions))
     cut.check_options(
-        grad_out=cut.grad_out[..., cut.rows(0, 0), :], initial_state=initial_state, grad_state=None
+        grad_out=cut.grad_out[r.layout.at(cut.rows(0, 0))],
+        initial_state=initial_state,
+        grad_state=None,
     )
     starts = [initial_state]
     for begin, end in cut.segments[:-1]:
@@ -137,7 +139,7 @@ def backward(
     after: Any = None
     for (begin, end), start in zip(reversed(cut.segments), reversed(starts), strict=True):
         *part, after = r.backward(
-            cut.part(begin, end), grad_out=cut.grad_out[..., cut.rows(begin, end), :],
+            cut.part(begin, end), grad_out=cut.grad_out[r.layout.at(cut.rows(begin, end))],
             initial_state=start, grad_state=_sum(cut, after, grad_state, end),
             **cut.options(begin, end),
         )  # fmt: skip

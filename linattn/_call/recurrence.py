@@ -243,7 +243,14 @@ class Recurrence(Kernels):
         inputs = *call.arrays, *numbers
         dtype, cores = call.state_dtype, self.cores(call.fit.sizes, key[-1])
         fields = state_arrays.checked(
-            function, "state", state, cores, call.batch, dtype, one_array=self.one_array
+            function,
+            "state",
+            state,
+            cores,
+            call.batch,
+            dtype,
+            one_array=self.one_array,
+            holder=self.holder,
         )
         arrays = [*fields.values()]
         if in_place:

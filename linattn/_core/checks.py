@@ -112,11 +112,13 @@ def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     return x
 
 
-def cotangent(function: str, g: Any, expected: Shape, *, complex_too: bool = False) -> Any:
-    """``grad_out``, which must broadcast to the shape of the output."""
+def cotangent(
+    function: str, g: Any, expected: Shape, *, core: int = 2, complex_too: bool = False
+) -> Any:
+    """``grad_out``, which must broadcast to the shape of the output, but for its `core` last axes."""
     g = operand(function, "grad_out", g, complex_too=complex_too)
     if g.shape != expected:
-        if g.shape[-2:] == expected[-2:] and broadcasts_to(g.shape, expected):
+        if g.shape[-core:] == expected[-core:] and broadcasts_to(g.shape, expected):
             return g
         raise ValueError(
             f"{function}: grad_out has shape {g.shape}; expected {expected}, the output's"

@@ -138,17 +138,22 @@ class Call(NamedTuple):
 class Layout:
     """The operands of a recurrence, its output and its state, by the letters of their axes.
 
-    ``one_less`` has letters of which the size is one less than that of another, ``written`` those
-    that messages write otherwise.
+    ``one_less`` has letters of which the size is one less than that of another, ``fixed`` the sizes
+    of those that have only one, ``written`` letters that messages write otherwise.
     """
 
     def __init__(
         self, operands: Sequence[Operand], output: str = "nm", state: str = "dm", *,
         complex_too: bool = False, one_less: Mapping[str, str] = MappingProxyType({}),
         written: Mapping[str, str] = MappingProxyType({}),
+        fixed: Mapping[str, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.operands = tuple(operands)
-        self.one_less, self.written = one_less, {"f": "r", **written}  # f: a state's width
+        self.one_less, self.fixed, self.written = (
+            one_less,
+            fixed,
+            {"f": "r", **written},
+        )  # f: a state's width
         self.leading = _leading(self.operands)
         self.output, self.state = output, state
         #: Whether each number of the output comes from one of each operand, over the tokens:
@@ -180,6 +185,10 @@ class Layout:
         if not self.one_less:
             return dict(sizes)
         return {**sizes, **{x: sizes[y] - 1 for x, y in self.one_less.items()}}
+
+    def at(self, tokens: Any) -> tuple[Any, ...]:
+        """The index of some tokens of the output."""
+        return (..., tokens, *(slice(None),) * (len(self.output) - 1))
 
     def dots(self, letters: str, sizes: Mapping[str, int] = MappingProxyType({})) -> str:
         """The shape of those letters, with the sizes that are known."""
@@ -258,7 +267,7 @@ def _fit(layout: Layout, function: str, shapes: tuple[Shape | None, ...], tokens
     if layout.elementwise:
         return _fit_elementwise(layout, function, shapes, tokens)
     longest = max(len(shape or ()) for shape in shapes[: layout.leading])
-    sizes: dict[str, int] = {}
+    sizes = dict(layout.fixed)
     narrow, variant, batch = [], "", ()
     for i, (row, shape) in enumerate(zip(layout.operands, shapes, strict=False)):
         if shape is None:
@@ -342,7 +351,7 @@ def _misfit(
             f"{layout.dots(letters + row.channels, sizes)}"
         )
     own = dict(zip(reversed(letters), reversed(shape), strict=False))
-    known = [letter for letter in letters + row.channels if letter in sizes]
+    known = [x for x in letters + row.channels if x in sizes and x not in layout.fixed]
     wrong = [letter for letter in known if own.get(letter) != sizes[letter]]
     for letter in (wrong or known)[:1]:
         i = next(i for i, other in enumerate(layout.operands) if letter in other.dims)

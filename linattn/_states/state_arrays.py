@@ -47,6 +47,34 @@ class State(NamedTuple):
         return shown_fields(self)
 
 
+class SLSTMState(NamedTuple):
+    """The state of `linattn.slstm` after some tokens.
+
+    Parameters
+    ----------
+    h, c, n, m : ndarray, shape (..., heads, d)
+        The output, the cell and its normaliser, both times e^-m, and the stabiliser, the largest
+        exponent so far; (..., r, heads, d) for r packed sequences.  Where n is 0 nothing has been
+        written, whatever c and m are.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x, R, b = np.zeros((3, 4, 1, 2)), np.zeros((4, 1, 2, 2)), np.zeros((4, 1, 2))
+    >>> h, state = linattn.slstm(x, R, b, return_state=True)
+    >>> state
+    SLSTMState(h=<1 x 2 float64>, c=<1 x 2 float64>, n=<1 x 2 float64>, m=<1 x 2 float64>)
+    """
+
+    h: Any  # an array, or a tensor in linattn.torch
+    c: Any
+    n: Any
+    m: Any
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
+
+
 class Sequences(NamedTuple):
     """Where sequences begin and end along n, (r,), and the number of keys of each, (..., r).
 
@@ -97,7 +125,7 @@ _NOT_THERE = {"z": ", as normalize is False", "log_scale": " for this map"}
 
 def named(
     function: str, name: str, state: Any, cores: Cores, *, one_array: bool = False,
-    pooled: bool = False, any_scale: bool = False,
+    holder: type[Any] = State, pooled: bool = False, any_scale: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The arrays of a state by the names of messages, in the order of their cores.
 
@@ -106,6 +134,8 @@ def named(
     """
     if one_array:
         return {name: state}
+    if holder is not State:
+        return _named_alike(function, name, state, holder)
     scaled = "log_scale" in cores
     try:
         if isinstance(state, np.ndarray):
@@ -132,13 +162,21 @@ def named(
     return found
 
 
+def _named_alike(function: str, name: str, state: Any, holder: type[Any]) -> dict[str, Any]:
+    """The same of a state that always has all of its fields."""
+    fields = holder._fields
+    if not isinstance(state, tuple) or len(state) != len(fields):
+        raise no_state(function, name, state, f"linattn.{holder.__name__}({', '.join(fields)})")
+    return {f"{name}.{field}": x for field, x in zip(fields, state, strict=True)}
+
+
 def checked(
     function: str, name: str, state: Any, cores: Cores, lead: Shape, dtype: DType, *,
-    one_array: bool = False,
+    one_array: bool = False, holder: type[Any] = State,
 ) -> dict[str, Array]:  # fmt: skip
     """The arrays (..., *core) of a state, whose other axes broadcast to ``lead``, by the names of
     messages."""
-    found = named(function, name, state, cores, one_array=one_array)
+    found = named(function, name, state, cores, one_array=one_array, holder=holder)
     for (field, x), core in zip(found.items(), cores.values(), strict=True):
         checked_field(function, field, x, lead, core, dtype)
     return found

@@ -64,7 +64,7 @@ typedef struct {
 /* What an operator says of an operand. */
 typedef struct {
     const char *name;
-    char dims[8]; /* names of its own axes, such as "n,d" */
+    char dims[12]; /* names of its own axes, such as "n,d" */
     int is_output;
     int is_number; /* takes a LINATTN_NUMBER, or an array of one for each head */
     int may_lack;  /* may be left out: all tokens are one sequence, no state precedes

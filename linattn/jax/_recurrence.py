@@ -87,7 +87,7 @@ def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -
         for row, x, rank in zip(r.operands, arrays, own, strict=True)
     ]
     o, after = forward(r, whole, **options, initial_state=state, return_state=True, one=True)
-    return o[..., 0, :], after
+    return o.squeeze(-len(r.layout.output)), after
 
 
 def initial_state(
@@ -195,8 +195,8 @@ def dtype_of(arrays: dict[str, Any]) -> Any:
 def keys_of(r: Recurrence, arrays: dict[str, Any]) -> Any:
     """The number of keys: of all tokens, but for queries that see every key."""
     letter = "s" if r.cross else "n"
-    row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) == 2)
-    return arrays[row.name].shape[-2]
+    row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) > 1)
+    return arrays[row.name].shape[-len(row.dims)]
 
 
 def read_of(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Call:
@@ -272,7 +272,9 @@ def _state(
         return tuple(r.start(partial(jnp.full, dtype=dtype), cores).values())
     cores = r.cores(sizes, normalize, *packed)
     field = "state" if given else "initial_state"
-    start = _traced_checks.state(name, field, state, cores, batch, dtype, one_array=r.one_array)
+    start = _traced_checks.state(
+        name, field, state, cores, batch, dtype, one_array=r.one_array, holder=r.holder
+    )
     return tuple(
         x if packed else jnp.expand_dims(x, -1 - len(core))
         for x, core in zip(start, cores.values(), strict=True)

@@ -63,7 +63,7 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
 
 def state(
     function: str, name: str, x: Any, cores: Cores, lead: Sequence[Any], dtype: DType,
-    *, one_array: bool = False,
+    *, one_array: bool = False, holder: type[Any] = State,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The arrays of a state, converted to ``dtype``, as `state_arrays.checked` checks them."""
 
@@ -78,11 +78,13 @@ def state(
         arrays = (converted(name, x),)
         given = stand_in(arrays[0])
     elif isinstance(x, tuple):
-        pairs = zip(State._fields, x, strict=False)
+        pairs = zip(holder._fields, x, strict=False)
         arrays = tuple(converted(f"{name}.{field}", y) for field, y in pairs)
         given = tuple(map(stand_in, arrays))
     known = {field: sizes(core) for field, core in cores.items()}
-    state_arrays.checked(function, name, given, known, sizes(lead), dtype, one_array=one_array)
+    state_arrays.checked(
+        function, name, given, known, sizes(lead), dtype, one_array=one_array, holder=holder
+    )
     return tuple(y for y in arrays if y is not None)
 
 

@@ -113,9 +113,10 @@ class Functions:
         return inspect.Signature(positional + options, return_annotation=self._type(returns))
 
     def _type(self, annotation: str) -> str:
-        """A type, where a state is an array."""
-        found = re.sub(r"\b(State|Any)\b", "Array", annotation)
-        return found if self._r.one_array else annotation
+        """A type, with that of the recurrence's states."""
+        if self._r.one_array:
+            return re.sub(r"\b(State|Any)\b", "Array", annotation)
+        return re.sub(r"\bState\b", self._r.holder.__name__, annotation)
 
     def _options(self, method: str) -> Iterator[Parameter]:
         r = self._r

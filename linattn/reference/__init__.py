@@ -43,6 +43,7 @@ from .scan import (
     selective_scan_backward,
     selective_scan_step,
 )
+from .slstm import slstm, slstm_backward, slstm_step
 from .softmax import linformer, linformer_backward, softmax_attention, softmax_attention_backward
 from .xlstm import mlstm, mlstm_backward, mlstm_step
 
@@ -86,6 +87,9 @@ __all__ = [
     "selective_scan",
     "selective_scan_backward",
     "selective_scan_step",
+    "slstm",
+    "slstm_backward",
+    "slstm_step",
     "softmax_attention",
     "softmax_attention_backward",
     "step",

@@ -13,6 +13,8 @@ import numpy as np
 
 #: By operator: how many axes the state's first array has of its own; 2 for all others.
 _RANKS = {"linear_scan": 1, "wkv": 1}
+#: The axes of tokens where they are not the last but one.
+_TOKENS = {"slstm": {"x": -4, "grad_out": -3}}
 #: Options that steps lack.
 _OF_SEQUENCES = ("reverse", "key_lengths", "cu_seqlens", "initial_state", "return_state")
 
@@ -74,7 +76,7 @@ def of_sequence(f):
             given["initial_state"] = _rows(pool, state_indices, axis)
         result = f(**given)
         if state_at is not None:
-            each = [f(**_ending(given, p))[1] for p in state_at]
+            each = [f(**_ending(f, given, p))[1] for p in state_at]
             axis = _first(result[1]).ndim - _rank(f)
             return result[0], _each(lambda *x: np.stack(x, axis), *each)
         if state_indices is None or not given["return_state"]:
@@ -100,11 +102,11 @@ def of_gradients(f):
         none = _each(lambda x: 0 * x.take(0, axis), states)
         total = f(**given | {"grad_state": none})
         for i, p in enumerate(state_at):
-            ending = _ending(given, p) | {
+            ending = _ending(f, given, p) | {
                 "grad_state": _each(lambda x, i=i: x.take(i, axis), states)
             }
             ending["grad_out"] = 0 * ending["grad_out"]
-            total = [_added(given, p, x, y) for x, y in zip(total, f(**ending), strict=True)]
+            total = [_added(f, given, p, x, y) for x, y in zip(total, f(**ending), strict=True)]
         return tuple(total)
 
     return call
@@ -158,31 +160,41 @@ def _written(pool, indices, axis, state):
     return _each(write, pool, state)
 
 
-def _ending(given, p):
+def _ending(f, given, p):
     """The arguments of a sequence that ends after p tokens, or, without lengths, of these alone."""
     if "key_lengths" in given:
         lengths = given["key_lengths"]
         return given | {"key_lengths": p if lengths is None else np.minimum(lengths, p)}
-    rows = _tokens(given, p)
+    rows = _tokens(f, given, p)
     return given | {
-        name: np.asarray(given[name])[..., rows, :]
+        name: np.asarray(given[name])[_at(rows, _axis(f, name))]
         for name in ("a", "x", "grad_out")
         if name in given
     }
 
 
-def _tokens(given, p) -> slice:
+def _axis(f, name) -> int:
+    """The axis of tokens of an operand of that name."""
+    return _TOKENS.get(f.__name__.removesuffix("_backward"), {}).get(name, -2)
+
+
+def _at(rows, axis):
+    """The index of these rows of an axis, counted from the end."""
+    return (..., rows, *(slice(None),) * (-1 - axis))
+
+
+def _tokens(f, given, p) -> slice:
     """The first p tokens, or the last ones in reverse."""
-    n = np.shape(given["x"])[-2]
+    n = np.shape(given["x"])[_axis(f, "x")]
     return slice(n - p, n) if given.get("reverse") else slice(p)
 
 
-def _added(given, p, total, part):
+def _added(f, given, p, total, part):
     """The sum of two gradients, or of two states'."""
     if isinstance(total, tuple):
         return _each(np.add, total, part)
     if total.shape != part.shape:  # of p tokens
         whole = np.zeros_like(total)
-        whole[..., _tokens(given, p), :] = part
+        whole[_at(_tokens(f, given, p), _axis(f, "x"))] = part
         part = whole
     return total + part

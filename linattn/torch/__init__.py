@@ -30,7 +30,7 @@ if _torch.__version__ < "2.9":  # TorchVersion compares versions
     )
 
 from .._call.fused import FusedState
-from .._states.state_arrays import State
+from .._states.state_arrays import SLSTMState, State
 
 # The operator of the same name, imported later, takes this package's place as an attribute.
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
@@ -40,6 +40,7 @@ from ._patch.patching import patched
 from ._patch.stand_ins import install_as
 from .operators import *  # noqa: F403
 from .patched_fla import patch_fla
+from .patched_xlstm import patch_xlstm
 from .transformers import patch_transformers
 
 if _TYPE_CHECKING:
@@ -47,12 +48,13 @@ if _TYPE_CHECKING:
 
 # torch.load(weights_only=True) takes states that torch.save has written.
 _torch.serialization.add_safe_globals(
-    [FusedState, State, nn.Cache, nn.ConvolvedState, nn.ModelState]
+    [FusedState, SLSTMState, State, nn.Cache, nn.ConvolvedState, nn.ModelState]
 )
 
 __all__ = [
     *_operators.__all__,
     "FusedState",
+    "SLSTMState",
     "State",
     "feature_maps",
     "fla",
@@ -61,5 +63,6 @@ __all__ = [
     "nn",
     "patch_fla",
     "patch_transformers",
+    "patch_xlstm",
     "patched",
 ]

@@ -59,7 +59,10 @@ def _others() -> Iterator[Any]:
     for description in OTHERS:
         operator, names = OPERATORS[description.name], [x.name for x in description.layout.operands]
         example = TORCH.examples["forward"].format(
-            function=f"{TORCH.public}.{operator.name}", operands=description.example
+            function=f"{TORCH.public}.{operator.name}",
+            operands=description.example,
+            shape="3, 2",
+            result="3, 2",
         )
         function = getattr(linattn, operator.name)
         yield made(function, TORCH, operator.forward, names, example=example)

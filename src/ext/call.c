@@ -54,7 +54,7 @@ read_core(struct la_call *call, const struct la_operation *what,
 {
     const struct la_signature *signature = what->signature;
     for (int i = 0; i < LA_MAX_DIMS; i++) {
-        call->dims[i] = -1;
+        call->dims[i] = signature->dims[i] == 'g' ? LA_GATES : -1;
     }
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const struct la_slot *slot = &signature->slots[i];
@@ -166,7 +166,7 @@ merge(struct la_call *call, const struct lead *lead, int count)
             out.axes++;
         }
     }
-    if (out.axes > LA_MAX_AXES) {
+    if (out.axes > LA_MAX_AXES - 1) {
         return -1;
     }
     call->axes = out.axes;

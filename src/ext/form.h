@@ -7,7 +7,7 @@
 
 #include "operators.h"
 
-enum { LA_MAX_RANK = 3 };
+enum { LA_MAX_RANK = 5 };
 
 struct la_form_operand {
     enum la_operand id;

@@ -29,6 +29,14 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
     }
 }
 
+/* The step between the matrices of an operand of three dimensions, else 0. */
+static ptrdiff_t
+plane_step(const struct la_slot *slot, const ptrdiff_t *core)
+{
+    const int own = slot->rank - (slot->dims[0] == 'r');
+    return own > 2 ? core[slot->rank - 3] : 0;
+}
+
 /* The numbers of the first result, over all heads. */
 static double
 results(const struct la_call *call)
@@ -63,7 +71,8 @@ la_job_read(struct job *job)
             x->data = call->x[i].data;
             x->type = call->x[i].type;
             x->has_channels = slot->has_channels;
-            x->step = slot->rank > 2 && slot->dims[0] == 'n' ? call->x[i].core[0]
+            x->plane = plane_step(slot, call->x[i].core);
+            x->step = slot->rank > 2 && job->properties & LA_LAYER_TOKEN ? x->plane
                       : call->axes > 0 ? call->x[i].outer[call->axes - 1]
                                        : 0;
         }
@@ -156,7 +165,7 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
         h->all_s0 = *x;
     }
     if (slot->dims[0] == 'n') {
-        x->data += begin * (rank > 2 ? x->step : x->rs);
+        x->data += begin * (rank > 2 ? x->plane : x->rs);
     }
     if (rank > 0 && slot->dims[rank - 1] == 'm') {
         x->data += column * x->cs;
@@ -172,7 +181,9 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
 /* share_states finds a field before the tokens just before the one after them. */
 _Static_assert(LA_AT_s0 + 1 == LA_AT_s1 && LA_AT_z0 + 1 == LA_AT_z1 &&
                    LA_AT_conv0 + 1 == LA_AT_conv1 &&
-                   LA_AT_log_scale0 + 1 == LA_AT_log_scale1,
+                   LA_AT_log_scale0 + 1 == LA_AT_log_scale1 &&
+                   LA_AT_h0 + 1 == LA_AT_h1 && LA_AT_c0 + 1 == LA_AT_c1 &&
+                   LA_AT_n0 + 1 == LA_AT_n1 && LA_AT_m0 + 1 == LA_AT_m1,
                "fields of a state are listed together");
 
 /* A step that updates its state reads the fields that it writes.  Not inlined: other

@@ -94,14 +94,22 @@ la_type_of(enum la_operand id, enum la_type tokens)
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
 
-/* Whether it is a field of the state before or after the tokens: s, z, log_scale
- * or conv. */
+/* Whether it is a field of the state before or after the tokens. */
 static inline int
 la_is_state(enum la_operand id)
 {
-    return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
-           id == LA_AT_log_scale0 || id == LA_AT_log_scale1 || id == LA_AT_conv0 ||
-           id == LA_AT_conv1;
+    switch (id) {
+#define LA_ARRAY(field, name, kind, of_z, doc)
+#define LA_FIELD(field, name, of_z, before, after, that)                               \
+    case LA_AT_##field##0:                                                             \
+    case LA_AT_##field##1:
+#include "../kernel/operands.def"
+    case LA_AT_conv0:
+    case LA_AT_conv1:
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 /* The operator that `op` is the gradient, or the step, of; LA_NOPS if there is none. */

@@ -9,6 +9,7 @@
 
 #include "cpu.h"
 #include "job.h"
+#include "lift.h"
 #include "number.h"
 #include "pool.h"
 #include "scratch.h"
@@ -125,12 +126,13 @@ work(const struct la_call *call)
     const double n = (double)la_job_dimension(call, 'n', 1);
     const double s = (double)la_job_dimension(call, 's', (ptrdiff_t)n);
     const double d = (double)la_job_dimension(call, 'd', 0);
-    const double m = (double)la_job_dimension(call, 'm', 0) * la_call_parts(call);
+    const double m = (double)la_job_dimension(call, 'm', 0) * la_call_parts(call) +
+                     (double)la_job_dimension(call, 'g', 0) * d;
     const double f = (double)la_job_dimension(call, 'f', 0);
     const int nstate = call->signature->nstate;
     const double rows = d + (nstate > 0 ? nstate : 1);
     const double width = f > 0 ? (f + 1) * (d + m + 2) : rows * (m + 1);
-    double heads = 1;
+    double heads = (double)la_job_dimension(call, 'h', 1);
     for (int axis = 0; axis < call->axes; axis++) {
         heads *= (double)call->extent[axis];
     }
@@ -162,7 +164,9 @@ fits_layer(const struct la_head *h)
 static int
 fits(const struct job *job)
 {
-    return !(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head);
+    const ptrdiff_t gates = la_job_dimension(job->call, 'g', LA_GATES);
+    return gates == LA_GATES &&
+           (!(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head));
 }
 
 /* Runs one of the pieces, which are numbered by head, sequence, part and panel. */
@@ -195,7 +199,7 @@ measure_piece(struct job *job, ptrdiff_t n)
     const ptrdiff_t all_n = h->n, all_m = h->m;
     h->n = n;
     h->m = job->width;
-    h->group = 1;
+    h->group = job->group;
     const size_t bytes = job->kernel->scratch(h);
     h->n = all_n;
     h->m = all_m;
@@ -290,8 +294,9 @@ writes_nothing(const struct job *job)
     return none;
 }
 
-enum la_status
-la_run(const struct la_call *call, const struct la_watch *watch)
+/* Computes a call whose heads are leading axes. */
+static enum la_status
+run_heads(const struct la_call *call, const struct la_watch *watch)
 {
     const struct la_table *table = la_cpu_table(call->dtype);
     _Alignas(LA_ALIGN) char few[LA_FEW_BYTES];
@@ -320,4 +325,15 @@ la_run(const struct la_call *call, const struct la_watch *watch)
         run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
     la_scratch_give(&job.scratch);
     return status;
+}
+
+enum la_status
+la_run(const struct la_call *call, const struct la_watch *watch)
+{
+    if (la_signature_dim(call->signature, 'h') < 0) {
+        return run_heads(call, watch);
+    }
+    struct la_lifted lifted;
+    la_lift_heads(&lifted, call);
+    return run_heads(&lifted.call, watch);
 }

@@ -6,7 +6,7 @@
 
 #include "signature.h"
 
-enum { LA_MAX_AXES = 8 };
+enum { LA_MAX_AXES = 9 }; /* one of them for heads (lift.h) */
 
 /* A call: its operands in the order of its signature, with the steps of their axes in
  * bytes.  Leading axes are those of all operands, broadcast; a step of 0 repeats an

@@ -119,23 +119,52 @@ la_sequences_check(struct job *job, int *gaps)
     return status;
 }
 
+static void
+clear_row(char *data, ptrdiff_t cs, ptrdiff_t size, ptrdiff_t cols)
+{
+    if (cs == size) {
+        memset(data, 0, (size_t)(cols * size));
+        return;
+    }
+    for (ptrdiff_t j = 0; j < cols; j++) {
+        memset(data + j * cs, 0, (size_t)size);
+    }
+}
+
+/* Clears so many rows of each token. */
 static int
-clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols)
+clear_tokens(struct job *job, const struct la_array *x, char *data, ptrdiff_t step,
+             ptrdiff_t rows, ptrdiff_t cols)
 {
     const ptrdiff_t size = la_stored_size(job->call->dtype, x->type);
-    for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
+    for (ptrdiff_t t = 0; t < job->head.n; t++, data += step) {
         if (t % 256 == 0 && la_job_poll(job)) { /* 256 rows take a few us */
             return 1;
         }
-        if (x->cs == size) {
-            memset(data, 0, (size_t)(cols * size));
-            continue;
-        }
-        for (ptrdiff_t j = 0; j < cols; j++) {
-            memset(data + j * x->cs, 0, (size_t)size);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            clear_row(data + i * x->rs, x->cs, size, cols);
         }
     }
     return 0;
+}
+
+/* Clears all tokens of result i, if it has some, for one head. */
+static int
+clear_result(struct job *job, int i, ptrdiff_t head)
+{
+    const struct la_slot *slot = &job->call->signature->slots[i];
+    const struct la_array *x = la_array_of(&job->head, slot->id);
+    const struct piece p = {head, 0, 0, 0};
+    if (slot->dims[0] != 'n') {
+        return 0;
+    }
+    const int rank = slot->rank;
+    const ptrdiff_t rows =
+        rank > 2 ? la_job_dimension(job->call, slot->dims[rank - 2], 1) : 1;
+    const ptrdiff_t cols =
+        rank > 1 ? la_job_dimension(job->call, slot->dims[rank - 1], 0) : 1;
+    return clear_tokens(job, x, la_job_at(job, slot->id, p),
+                        rank > 2 ? x->plane : x->rs, rows, cols);
 }
 
 int
@@ -144,13 +173,7 @@ la_sequences_clear(struct job *job)
     const struct la_signature *signature = job->call->signature;
     for (ptrdiff_t head = 0; head < job->heads; head++) {
         for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
-            const struct la_slot *slot = &signature->slots[i];
-            const struct piece p = {head, 0, 0, 0};
-            const ptrdiff_t cols =
-                slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);
-            if (slot->dims[0] == 'n' &&
-                clear_rows(job, la_array_of(&job->head, slot->id),
-                           la_job_at(job, slot->id, p), cols)) {
+            if (clear_result(job, i, head)) {
                 return 1;
             }
         }

@@ -4,7 +4,7 @@
 
 #include "fast_call.h"
 
-enum { LA_FEW_ROWS = 64, LA_STATE_FIELDS = 6 };
+enum { LA_FEW_ROWS = 64, LA_STATE_FIELDS = 8 };
 
 /* The rows of the pool that the entries of a batch use. */
 struct la_state_rows {

@@ -34,6 +34,8 @@
 #include "recurrences/momentum_delta_backward.h"
 #include "recurrences/rescaled_causal.h"
 #include "recurrences/rescaled_causal_backward.h"
+#include "recurrences/slstm.h"
+#include "recurrences/slstm_backward.h"
 #include "attention/noncausal.h"
 #include "attention/softmax.h"
 #include "attention/softmax_backward.h"
@@ -44,6 +46,7 @@
 #include "steps/mlstm_step.h"
 #include "steps/momentum_delta_step.h"
 #include "steps/selective_scan_step.h"
+#include "steps/slstm_step.h"
 #include "steps/step.h"
 
 /* Each operator X carves its scratch in X_carve, which also measures it. */

@@ -88,10 +88,14 @@ struct la_array {
     /* From one of the call's heads to the next, in bytes; if the first dimension is the
      * heads, between these. */
     ptrdiff_t step;
+    ptrdiff_t plane; /* between its matrices, if it has three dimensions */
 };
 
 /* The largest number of operands of a signature. */
 enum { LA_MAX_OPERANDS = 27 };
+
+/* The gates of sLSTM. */
+enum { LA_GATES = 4 };
 
 struct la_fetch;
 

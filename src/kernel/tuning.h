@@ -58,7 +58,8 @@ enum {
      * while all rows of A are read.  Scores are summed in parts of KC vectors. */
     KC = 64,
 
-    LA_SCAN_COLS = 128, /* channels of a block of the scans over tokens */
+    LA_SCAN_COLS = 128,   /* channels of a block of the scans over tokens */
+    LA_SLSTM_TOKENS = 64, /* tokens of a sum of the gradient of sLSTM's R */
     LA_CHANNEL_GROUPS = 8,
 };
 
@@ -124,6 +125,9 @@ enum {
     LA_LINEAR_ROWS = 1024,
     LA_WKV_WORK = 16,        /* multiply-adds in the time of a number's exponentials */
     LA_WKV_SETTLE = 1 << 20, /* tokens between roundings of its log scale */
+
+    /* Sequences of sLSTM that share the products with R. */
+    LA_SLSTM_SEQUENCES = 16,
 
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and
      * 8 ways has 64 sets of one 64-byte line per way, so that rows 2 KiB apart would

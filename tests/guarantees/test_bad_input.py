@@ -32,10 +32,15 @@ def good(case, kind, lead=()):
 
 def letters_of(case, kind):
     """The axes of what a call takes."""
-    more = {"grad_out": "nm"} if kind == "_backward" else {}
+    more = {"grad_out": case.output} if kind == "_backward" else {}
     return {
         x: y.replace("n", "") if kind == "_step" else y for x, y in (case.letters | more).items()
     }
+
+
+def output_of(case):
+    """The shape of the output without leading axes."""
+    return tuple({"n": N, "h": 2, "d": D, "m": M}[x] for x in case.output)
 
 
 def refuse(case, kind, error, *words, lead=(), **changed):
@@ -44,7 +49,7 @@ def refuse(case, kind, error, *words, lead=(), **changed):
     A step fails in place and otherwise.
     """
     given = good(case, kind, lead) | changed
-    out = np.full((*lead, N, M), 7.0)
+    out = np.full((*lead, *output_of(case)), 7.0)
     if not kind:
         given.setdefault("out", out)
     fields = [x for x in _arrays(given.get("state")) if x.flags.writeable]
@@ -276,13 +281,15 @@ def test_states_that_cannot_be_updated(case):
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_out(case):
-    for shape in ((N + 1, M), (N, M + 1), (M,), (), (1, N, M)):
+    right = output_of(case)
+    n, *rest, m = right
+    for shape in ((n + 1, *rest, m), (n, *rest, m + 1), right[1:], (), (1, *right)):
         refuse(case, "", ValueError, "out has shape", str(shape), out=np.full(shape, 7.0))
     for dtype in ("i8", "c16", "f4"):
-        refuse(case, "", TypeError, "out has dtype", out=np.full((N, M), 7, dtype))
-    refuse(case, "", TypeError, "out is a list", out=[[0.0] * M] * N)
-    fixed = np.full((N, M), 7.0)
+        refuse(case, "", TypeError, "out has dtype", out=np.full(right, 7, dtype))
+    refuse(case, "", TypeError, "out is a list", out=np.full(right, 7.0).tolist())
+    fixed = np.full(right, 7.0)
     fixed.flags.writeable = False
     refuse(case, "", ValueError, "out is read-only", out=fixed)
-    twice = np.lib.stride_tricks.as_strided(np.full(25, 7.0), (N, M), (8, 16))
+    twice = np.lib.stride_tricks.as_strided(np.full(25, 7.0), right, (8,) * len(right))
     refuse(case, "", ValueError, "out repeats its memory", out=twice)

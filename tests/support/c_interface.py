@@ -47,7 +47,7 @@ class Array(ctypes.Structure):
 
 class Operand(ctypes.Structure):
     _fields_ = (
-        ("name", c_char_p), ("dims", c_char * 8), ("is_output", c_int), ("is_number", c_int),
+        ("name", c_char_p), ("dims", c_char * 12), ("is_output", c_int), ("is_number", c_int),
         ("may_lack", c_int),
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ def families():
 
 
 #: Sizes of operands.
-SIZES = {"n": 7, "s": 9, "d": 4, "m": 6, "f": 5, "r": 2}
+SIZES = {"n": 7, "s": 9, "d": 4, "m": 6, "f": 5, "r": 2, "g": 4, "h": 3}
 
 
 def make(name, rng, dtype=np.float32, lead=(2, 3), **sizes):

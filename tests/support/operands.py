@@ -87,14 +87,16 @@ def make(
     default they are weak.  `leads` has the leading axes of operands that have others than `lead`.
     """
     arrays: dict[str, np.ndarray] = {}
-    sizes = {"f": sizes.get("d", 1)} | sizes
+    sizes = {"f": sizes.get("d", 1), "g": 4, "h": 2} | sizes
     for name, letters in operands.items():
         own = shape(letters, sizes, (leads or {}).get(name, lead))
         if name in ("dt", "A") or (name == "a" and "q" not in operands):
             arrays[name] = rng.random(own) * (-1 if name == "A" else 0.9)
         elif name in ("k", "erase", "a"):
             arrays[name] = unit(rng.standard_normal(own))
-        elif name == "b":
+        elif name == "R":
+            arrays[name] = rng.standard_normal(own) / (2 * max(own[-1], 1) ** 0.5)
+        elif name == "b" and "a" in arrays:
             arrays[name] = -arrays["a"] * rng.random(own[:-1])[..., None]
         elif name == "p":
             arrays[name] = arrays["k"] * rng.random(own[:-1])[..., None]

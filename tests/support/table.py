@@ -78,6 +78,15 @@ class Case(NamedTuple):
         return RECURRENCES.get(self.name)
 
     @property
+    def output(self) -> str:
+        """The axes of the output."""
+        return "nm" if self.row is None else self.row.layout.output
+
+    def at(self, tokens) -> tuple:
+        """The index of some tokens of the output."""
+        return (..., tokens, *(slice(None),) * (len(self.output) - 1))
+
+    @property
     def held(self) -> bool:
         """Whether there is a state."""
         return self.row is not None and not self.row.cross
@@ -97,7 +106,7 @@ class Case(NamedTuple):
 
     def core(self, d: int, m: int) -> tuple[int, ...]:
         """The shape of the array of a state."""
-        return tuple({"d": d, "m": m, "f": d}[x] for x in self.row.layout.state)
+        return tuple({"d": d, "m": m, "f": d, "h": 2}[x] for x in self.row.layout.state)
 
     def operands(
         self, lead=(), n=7, *, d=4, m=5, s=None, dtype="float64", seed=0, gates="weak"
@@ -106,12 +115,12 @@ class Case(NamedTuple):
         rng = np.random.default_rng([seed, n, d, m])
         s = s if s is not None else n if self.options.get("causal") else n + 3
         taps = max(d, 1) if "weight" in self.letters else d  # a filter has one at least
-        sizes = {"n": n, "s": s, "d": d, "m": m, "f": taps, "r": 3}
+        sizes = {"n": n, "s": s, "d": d, "m": m, "f": taps, "r": 3, "g": 4, "h": 2}
         arrays = {}
         for name, letters in self.letters.items():
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
             arrays[name] = self._draw(name, shape, rng, gates, arrays)
-        arrays["grad_out"] = rng.standard_normal((*lead, n, m))
+        arrays["grad_out"] = rng.standard_normal((*lead, *(sizes[x] for x in self.output)))
         return {name: x.astype(dtype) for name, x in arrays.items()}
 
     def _draw(self, name, shape, rng, gates, arrays) -> np.ndarray:
@@ -122,7 +131,9 @@ class Case(NamedTuple):
             return 0.2 * rng.random(shape)
         if name in ("k", "erase", "a") and "q" in self.letters:
             return table.unit(rng.standard_normal(shape))
-        if name == "b":
+        if name == "R":
+            return rng.standard_normal(shape) / (2 * max(shape[-1], 1) ** 0.5)
+        if name == "b" and "a" in arrays:
             return -arrays["a"] * rng.random(shape[:-1])[..., None]
         if name == "p":
             return arrays["k"] * rng.random(shape[:-1])[..., None]
@@ -137,11 +148,13 @@ class Case(NamedTuple):
     def rows(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
         """The operands of tokens [begin, end)."""
         rows = slice(begin, end)
-        return {x: table.tokens(self.letters.get(x, "nm"), y, rows) for x, y in operands.items()}
+        return {
+            x: table.tokens(self.letters.get(x, self.output), y, rows) for x, y in operands.items()
+        }
 
     def tokens(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
         """The same in the order of computation, which in reverse begins with the last token."""
-        n = operands["grad_out"].shape[-2]
+        n = operands["grad_out"].shape[-len(self.output)]
         return self.rows(operands, *((n - end, n - begin) if self.reverse else (begin, end)))
 
     def token(self, operands, t: int) -> dict[str, np.ndarray]:
@@ -225,7 +238,7 @@ CASES = [x for x in ALL if x.held]
 FIRST = first_of(CASES)
 #: Those whose states are plain sums, not relative to a log scale; and of these the ones that take
 #: queries, keys and values, where the others scan channels.
-RULES = [x for x in CASES if x.row.decay is None and not x.row.one_array]
+RULES = [x for x in CASES if x.row.decay is None and x.row.holder is State and not x.row.one_array]
 ATTENTION = [x for x in RULES if "v" in x.letters]
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
@@ -234,7 +247,7 @@ def apply(f, state) -> Any:
     """Apply f to each array of a state."""
     if isinstance(state, np.ndarray):
         return f(state)
-    return State(*(None if x is None else f(x) for x in state))
+    return type(state)(*(None if x is None else f(x) for x in state))
 
 
 def wide(x) -> Any:

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     name: str  # of the function
     more: str = ""  # operands with channels, and those given that may be left out
     options: dict[str, Any] = {}  # noqa: RUF012  # never changed
-    state: str = ""  # "s", "sz", "sz-scale": what a state holds; "conv": an array
+    state: str = ""  # "s", "sz", "sz-scale", "hcnm": what a state holds; "conv": an array
 
     def __str__(self) -> str:
         options = [f"{name}={value}" for name, value in self.options.items()]
@@ -80,6 +80,7 @@ ROWS = [
     Row("log_decay", "", {"lower_bound": -5.0}),
     Row("causal_conv1d", "", {"activation": "silu"}, "conv"),
     Row("causal_conv1d", "bias", {}, "conv"),
+    Row("slstm", "", {}, "hcnm"),
 ]
 RECURRENT = [row for row in ROWS if row.state]
 STEPPED = [row for row in ROWS if row.step]
@@ -103,6 +104,9 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
     rng = np.random.default_rng(seed)
     if row.state == "conv":
         return {"s": torch.tensor(rng.standard_normal((*LEAD, M, D - 1)), dtype=dtype)}
+    if row.state == "hcnm":
+        drawn = {x: 0.5 + rng.random((*LEAD, 2, D)) for x in row.state}
+        return {name: torch.tensor(x, dtype=dtype) for name, x in drawn.items()}
     f = {"dpfp": 2 * D, "sz-scale": 6}.get(row.options.get("feature_map"), D) if isinstance(
         row.options.get("feature_map"), str) else 6 if row.state == "sz-scale" else D  # fmt: skip
     sizes = {"d": f, "f": f, "m": M}
@@ -119,7 +123,7 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
 
 def pack(row: Row, fields: dict[str, Any]) -> Any:
     """Fields as a state of that operator."""
-    return fields["s"] if row.state == "conv" else linattn.State(**fields)
+    return operand_table.REGISTRY[row.name].public(fields)
 
 
 def fields(row: Row, x: Any) -> dict[str, Any]:

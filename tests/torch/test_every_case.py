@@ -6,8 +6,6 @@ from bounds import close
 from states import flat
 from table import ALL, CASES, RULES, allowed, apply
 
-from linattn import State
-
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 lt = pytest.importorskip("linattn.torch")
 
@@ -21,7 +19,7 @@ def leaves(operands, state=None):
     if isinstance(state, np.ndarray):
         return tensors, torch.tensor(state, requires_grad=True)
     fields = (None if x is None else torch.tensor(x, requires_grad=True) for x in state or ())
-    return tensors, State(*fields) if state is not None else None
+    return tensors, type(state)(*fields) if state is not None else None
 
 
 def tensors_of(result):

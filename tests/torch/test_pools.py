@@ -29,7 +29,7 @@ def tensor_state(state, *, requires_grad=False):
 
     if isinstance(state, np.ndarray):
         return one(state)
-    return State(*(None if x is None else one(x) for x in state))
+    return type(state)(*(None if x is None else one(x) for x in state))
 
 
 def arrays(x):

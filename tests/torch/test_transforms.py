@@ -152,7 +152,9 @@ def test_a_state_that_is_shared_under_vmap(row):
         return call(la, row, token | {name: x}, step=True, state=cases.pack(row, state),
                     in_place=True)[0]  # fmt: skip
 
-    with pytest.raises(ValueError, match=f"{row.step}: s is not mapped over by vmap"):
+    with pytest.raises(
+        ValueError, match=f"{row.step}: {next(iter(state))} is not mapped over by vmap"
+    ):
         torch.vmap(one)(torch.stack([token[name]] * 3))
     before = cases.state(row)
     assert all(torch.equal(x, before[field]) for field, x in state.items())
@@ -165,7 +167,7 @@ def test_states_under_vmap_of_vmap(row):
     stacked = {x: torch.stack([torch.stack([b[x] for b in a]) for a in batches])
                for x in row.operands}  # fmt: skip
     start = cases.pack(row, cases.state(row))
-    there = 0 if row.state == "conv" else la.State(*(None if x is None else 0 for x in start))
+    there = 0 if row.state == "conv" else type(start)(*(None if x is None else 0 for x in start))
 
     def whole(operands):
         return call(la, row, operands, initial_state=start, return_state=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..._call.recurrence import Recurrence
 from ..._core.layout import Layout, Operand
+from ..._states.state_arrays import State
 from ...operators.decay import log_decay, log_decay_backward
 from ...operators.linformer import linformer, linformer_backward
 from ...operators.softmax import softmax_attention, softmax_attention_backward
@@ -30,7 +31,8 @@ class Description(NamedTuple):
     step_name: str = ""
     keeps_strides: bool = False  #: whether the output has strides in the order of the values'
     fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
-    one_array: bool = False  #: whether a state is an array, not a `State`
+    one_array: bool = False  #: whether a state is an array
+    holder: type[Any] = State  #: else the named tuple that it is
     lengths: bool = False  #: whether it takes ``key_lengths``
     cast: bool = True  #: whether autocast converts the operands
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
@@ -59,7 +61,8 @@ def of_recurrence(r: Recurrence) -> Description:
             fields["log_scale"] = fields["z"]
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
-        keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array, lengths=r.keys,
+        keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array,
+        holder=r.holder, lengths=r.keys,
         sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip
 

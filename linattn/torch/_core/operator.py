@@ -66,7 +66,7 @@ class TensorOperator(Computation):
         """The step, the same where neither autograd nor autocast has to see it, and in place."""
         d, left_out = self.description, "" if self.description.one_array else "?"
         read = [*self.token, *(f"Tensor{left_out} {x}" for x in self.fields)]
-        written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
+        written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abcd", self.fields, strict=False)]
         fake: Any = partial(self.fake, step=True)
         made: Any = partial(
             Operator, ranks=partial(self.ranks, step=True), complex_too=self.complex_too
@@ -179,7 +179,7 @@ class TensorOperator(Computation):
         if state is None and self.description.one_array:
             raise TypeError(f"{name}: state is None; expected a tensor")
         if state is None:
-            raise no_state(name, "state", state, "linattn.State(s, z)")
+            raise no_state(name, "state", state, self.states.expected)
         dtype = None if in_place else work_dtype(args[self.values].dtype)
         fields = self.states.read(name, "state", state, dtype)
         if in_place:

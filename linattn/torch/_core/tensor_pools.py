@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._call import pools
 from ..._call.cut import Segments, positions
-from ..._states.state_arrays import State, checked_lengths
+from ..._states.state_arrays import checked_lengths
 from . import conversions, option_checks, private
 from .direct import array, check_memory
 from .library import Operator
@@ -106,7 +106,7 @@ class _Tensors(pools.Pool):
         count = None
         if cu_seqlens is not None:
             count = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0]).numel() - 1
-        super().__init__(name, argument, state, tuple(lead), count)
+        super().__init__(name, argument, state, tuple(lead), count, d.holder)
         self.state = state
         fields = operator.states.read(name, argument, state, None)
         sizes = sizes | d.sizes(named, sizes)
@@ -162,13 +162,14 @@ def _at_positions(
         if found is not None:
             checked_lengths(name, found, cut.n, lead)
     outputs, states, state = [], {}, initial_state
+    tokens = -len(operator.description.layout.output)  # their axis
     step_options = {x: y for x, y in options.items() if x != "reverse"}
     for i, (begin, end) in enumerate(cut.segments):
         lengths = None if key_lengths is None else (key_lengths - begin).clamp(0, end - begin)
         # A length of the last part may be a symbol.
         if i < len(cut.ends) and end - begin == 1 and state is not None and lengths is None:
             o, state = operator.step(cut.token(begin), state, **step_options)
-            o = o.unsqueeze(-2)
+            o = o.unsqueeze(tokens)
         else:
             o, state = operator.forward(
                 cut.part(begin, end), initial_state=state, return_state=True, key_lengths=lengths,
@@ -177,7 +178,7 @@ def _at_positions(
         outputs.append(o)
         if i < len(cut.ends):
             states[end] = state
-    o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
+    o = torch.cat(outputs[::-1] if cut.reverse else outputs, tokens)
     return o, _stacked(operator, [states[end] for end in cut.positions], state), state
 
 
@@ -223,7 +224,7 @@ def _stacked(operator: TensorOperator, states: list[Any], last: Any) -> Any:
     ranks = [len(x) for x in fields.values()]
     if isinstance(last, Tensor):
         return stack(states, last, ranks[0])
-    return State(*(
+    return operator.description.holder(*(
         None if x is None else stack([y[i] for y in states], x, rank)
         for i, (x, rank) in enumerate(zip(last[: len(ranks)], ranks, strict=True))
     ))  # fmt: skip

@@ -14,7 +14,7 @@ from .descriptions import Description
 
 
 class States:
-    """The states of an operator: an array, or a `State` of some fields.
+    """The states of an operator: an array, or a named tuple of some fields.
 
     The operators of PyTorch take every field, None for those that a state lacks, and return an
     empty tensor for these.
@@ -22,6 +22,9 @@ class States:
 
     def __init__(self, description: Description, names: Sequence[str]) -> None:
         self.fields, self.one_array = tuple(description.fields), description.one_array
+        self._holder = description.holder
+        #: How many arrays a state may have: a `State` need not have its last one.
+        self._counts = (2, 3) if self._holder is State else (len(self.fields),)
         self._complex_too = description.layout.complex_too
         needs = {"z": "normalize", "log_scale": "omega"}
         #: The place of the argument that a field needs; None for none.
@@ -29,10 +32,16 @@ class States:
             names.index(needs[x]) if needs.get(x) in names else None for x in self.fields
         ]
 
+    @property
+    def expected(self) -> str:
+        """What a state is to be, in words."""
+        fields = State._fields[:2] if self._holder is State else self._holder._fields
+        return f"linattn.{self._holder.__name__}({', '.join(fields)})"
+
     def has_fields(self, state: Any, dtype: torch.dtype) -> bool:
         """Whether a state has the type that it is to have, and its first array that dtype."""
         if not self.one_array:
-            if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+            if not isinstance(state, tuple) or len(state) not in self._counts:
                 return False
             state = state[0]
         return isinstance(state, Tensor) and state.dtype is dtype
@@ -47,11 +56,11 @@ class States:
             if not isinstance(state, Tensor) or state.dtype not in conversions.REAL:
                 conversions.check(name, argument, state)
             return (state if dtype is None else state.to(dtype),)
-        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+        if not isinstance(state, tuple) or len(state) not in self._counts:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        for field, x in zip(State._fields, state, strict=False):
-            if x is None and field != "s":
+            raise TypeError(f"{name}: {argument} is a {what}; expected a {self.expected}")
+        for field, x in zip(self._holder._fields, state, strict=False):
+            if x is None and field in ("z", "log_scale"):
                 continue
             if not isinstance(x, Tensor) or x.dtype not in conversions.REAL:
                 conversions.check(name, f"{argument}.{field}", x, complex_too=self._complex_too)
@@ -67,9 +76,9 @@ class States:
         if self.one_array:
             return fields[0]
         if len(fields) == 1:
-            return State(fields[0])
+            return self._holder(fields[0])
         there = zip(fields, self.present(args), strict=True)
-        return State(*[x if exists else None for x, exists in there])
+        return self._holder(*[x if exists else None for x, exists in there])
 
     def present(self, args: Sequence[Any]) -> list[bool]:
         """Which arrays a state has, with these options."""
@@ -79,7 +88,7 @@ class States:
         """A state of these fields."""
         if fields[0] is None:
             return None
-        return fields[0] if self.one_array else State(*fields)
+        return fields[0] if self.one_array else self._holder(*fields)
 
     def unpack(self, state: Any) -> tuple[Tensor, ...]:
         """Its fields, as operators return them."""

@@ -106,7 +106,7 @@ def patched() -> list[str]:
 
 
 class Patch:
-    """What `linattn.torch.patch_transformers` and ``patch_fla`` return: a context, with `undo`.
+    """What `linattn.torch.patch_transformers` and the like return: a context, with `undo`.
 
     Functions stay patched while any thread is within such a context, or until a call without a
     context is undone.

@@ -53,7 +53,7 @@ def _prepared(call: Call, rule: Rule) -> Rule:
 def _tokens(call: Call, rule: Rule) -> dict[str, int]:
     """The axis of tokens of each operand that has one."""
     return {
-        y.name: -1 if y.dims == "n" and not y.channels else -2
+        y.name: -1 if y.dims == "n" and not y.channels else -max(len(y.dims), 2)
         for y in call.operator.operands
         if (y.has_tokens or y.name in rule.by_token) and getattr(call.x, y.name) is not None
     }
@@ -75,9 +75,10 @@ def _loop(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
         own = vars(x) | dict(zip(tokens, operands, strict=True))
         return rule.token(ops, SimpleNamespace(**own), **dict(zip(fields, states, strict=True)))
 
+    axis = -len(call.operator.description.layout.output)
     o, end = ops.scan(
         token, first, [getattr(x, name) for name in tokens], list(tokens.values()),
-        out_axis=-2, reverse=getattr(x, "reverse", False),
+        out_axis=axis, reverse=getattr(x, "reverse", False),
     )  # fmt: skip
     return o, dict(zip(fields, end, strict=True))
 

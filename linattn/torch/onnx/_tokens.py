@@ -115,6 +115,21 @@ def wkv(ops: Ops, x: Any, s: Value, z: Value, log_scale: Value) -> tuple[Value, 
     return o, (a * s + b * x.v, a * z + b, top)
 
 
+def slstm(
+    ops: Ops, x: Any, h: Value, c: Value, n: Value, m: Value
+) -> tuple[Value, Fields]:  # fmt: skip
+    op, zero = ops.op, ops.number(0)
+    read = op.MatMul(x.R, ops.add_axis(ops.add_axis(h, -3), -1))
+    gates = x.x + ops.drop_axis(read, -1) + x.b
+    i, f, z, o = (ops.drop_axis(y, -3) for y in op.Split(gates, axis=-3, num_outputs=4))
+    past = m - ops.softplus(op.Neg(f))
+    past = op.Where(op.Equal(n, zero), ops.number(-inf), past)
+    kept, write, top = _weights(ops, past, i)
+    c, n = kept * c + write * op.Tanh(z), kept * n + write
+    h = op.Sigmoid(o) * op.Where(op.Equal(n, zero), zero, c / n)
+    return h, (h, c, n, top)
+
+
 def _kept(ops: Ops, g: Value, s: Value) -> Value:
     """exp(g) s, g a number or a row of key channels."""
     return ops.add_axis(ops.op.Exp(g), -1) * s
@@ -206,6 +221,7 @@ RULES = {
     "linear_scan": Rule(linear_scan, before=_scan_operands),
     "selective_scan": Rule(selective_scan, before=_time_steps, after=_skip_and_gate),
     "mlstm": Rule(mlstm, past={"i": -inf, "f": inf}, before=_default_scale),
+    "slstm": Rule(slstm),
     "wkv": Rule(wkv, past={"k": -inf}, before=_decays, by_token=("w",)),
 }
 #: Causal with features that are rescaled as it goes.

@@ -47,8 +47,8 @@ gated_carve(const struct la_head *h, struct arena *arena)
 
 /* X; then A, scaled for the product with the state. */
 static void
-gated_triangle(const struct la_head *h, const struct gated_scratch *r,
-               struct la_fetch *ahead, ptrdiff_t tokens)
+gated_queries(const struct la_head *h, const struct gated_scratch *r,
+              struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
     const struct sweep c = {
@@ -64,6 +64,15 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
         set_diagonal(r->dots, r->own, rows);
     }
     from_start(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
+}
+
+/* X; then A and B, scaled for the products with the states. */
+static void
+gated_triangle(const struct la_head *h, const struct gated_scratch *r,
+               struct la_fetch *ahead, ptrdiff_t tokens)
+{
+    gated_queries(h, r, ahead, tokens);
+    to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
 static int
@@ -109,7 +118,6 @@ run_gated(const struct la_head *h)
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
-        to_end(&r.decay, r.b, r.b, t.rows, h->d);
         sweep_decayed(&r.decay, &c, la_is_given(&h->bonus));
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
@@ -239,7 +247,7 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         c.s = x.s;
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        gated_triangle(h, &r, &ahead, t.rows);
+        gated_queries(h, &r, &ahead, t.rows);
         sweep(&c, LA_READ);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }

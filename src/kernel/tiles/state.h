@@ -63,17 +63,26 @@ load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     }
 }
 
-/* The caller's state, if wanted, = s (K, m). */
+/* The caller's array, if wanted, = rows [first, first + rows) of s (K, m). */
 static void
-store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
+store_state_rows(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t first,
+                 ptrdiff_t rows, ptrdiff_t m)
 {
     const ptrdiff_t W = round_up(m, VL);
     for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = shifted(x, j * x->cs);
-        const struct block tile = {state_at(s, K, W, 0, j), width};
-        store_rows(&part, rows_from(0, K), m - j < width ? m - j : width, tile, NULL);
+        const struct block tile = {state_at(s, K, W, first, j), width};
+        store_rows(&part, rows_from(0, rows), m - j < width ? m - j : width, tile,
+                   NULL);
     }
+}
+
+/* The caller's state, if wanted, = s (K, m). */
+static void
+store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
+{
+    store_state_rows(x, s, K, 0, K, m);
 }
 
 /* z = the caller's vector, or zeros if there is none. */

@@ -1,5 +1,5 @@
 /* functions.h: sigmoid, log1p, sin and cos on vectors, within 2 ulp over the whole
- * range.
+ * range, and tanh, within 2.5.
  *
  * exp and softplus are in feature.h.  NaN stays NaN, and sin and cos of inf are NaN. */
 #ifndef LA_FUNCTIONS_H
@@ -27,6 +27,17 @@ INLINE vec
 vsigmoid(vec x)
 {
     return dphi_softplus(x, x);
+}
+
+/* (1 - e) / (1 + e) with e = e^-2|x|, whose rounding error counts where e is near 1. */
+INLINE vec
+vtanh(vec x)
+{
+    vec low;
+    const vec e = vexp_parts(vset1(2) * vminus_abs(x), &low), one = vset1(1);
+    const vec size = ((one - e) - low) / ((one + e) + low);
+    const ivec sign = (ivec)x & (ivec)vset1((T)-0.0);
+    return (vec)((ivec)size | sign);
 }
 
 /* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  The
