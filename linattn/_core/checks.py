@@ -115,7 +115,7 @@ def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
 def cotangent(
     function: str, g: Any, expected: Shape, *, core: int = 2, complex_too: bool = False
 ) -> Any:
-    """``grad_out``, which must broadcast to the shape of the output, but for its `core` last axes."""
+    """``grad_out``, which must broadcast to the shape of the output, in all but its core axes."""
     g = operand(function, "grad_out", g, complex_too=complex_too)
     if g.shape != expected:
         if g.shape[-core:] == expected[-core:] and broadcasts_to(g.shape, expected):
