@@ -38,7 +38,7 @@ from draws_scans import scan
 from layouts import LAYOUTS
 from states import flat
 
-LONG = 512  # tokens of a sequence that is cut, the fewest there may be
+CHUNKS = 3  # of a group, where threads share the stages of a call
 
 FAMILIES = [
     family
@@ -171,7 +171,7 @@ def same(isa: str, i: int, x, y) -> None:
 
 def failure(seed: int, number: int, isas: tuple[str, ...]) -> str | None:
     """What is wrong with a case, and the line that repeats it; None where all is right."""
-    trial, long = None, _linattn.long_sequence(LONG)
+    trial, before = None, _linattn.force_stages(CHUNKS)
     try:
         with np.errstate(all="ignore"):
             trial = draw(seed, number)
@@ -180,7 +180,7 @@ def failure(seed: int, number: int, isas: tuple[str, ...]) -> str | None:
         again = f"python tools/differential.py --seed {seed} --first {number} --cases 1"
         return f"{again}\n  {trial}\n  {type(error).__name__}: {error}"
     finally:
-        _linattn.long_sequence(long)
+        _linattn.force_stages(before)
     return None
 
 

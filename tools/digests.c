@@ -214,7 +214,7 @@ main(void)
 {
     int failed = la_cpu_init() < 0;
     la_pool_init();
-    la_job_set_long(1); /* the least there is: the tokens are cut */
+    la_stages_force(3); /* chunks of a group */
     for (int i = 0; la_cpu_isa(i) != NULL; i++) {
         la_cpu_select(la_cpu_isa(i));
         for (int op = 0; op < LA_NOPS && !failed; op++) {

@@ -69,7 +69,8 @@ def test_a_nan_stays_in_its_column(case):
     for column in (0, 11, 12, 63):
         s, _ = placed(np.ones((HEADS, 64, 64), np.float32), 16)
         s[1, 63, column] = np.nan
-        o, after = case.one_step(operands, 0, state._replace(s=s), in_place=True)
+        given = apply(np.array, state)._replace(s=s)
+        o, after = case.one_step(operands, 0, given, in_place=True)
         wrong = np.isnan(o)
         assert wrong[1, column]
         assert wrong.sum() == 1

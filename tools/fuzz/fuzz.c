@@ -176,7 +176,7 @@ LLVMFuzzerInitialize(int *argc, char ***argv)
         exit(1);
     }
     la_pool_init();
-    la_job_set_long(1); /* the least there is: 512 tokens are cut */
+    la_stages_force(3); /* chunks of a group */
     return 0;
 }
 

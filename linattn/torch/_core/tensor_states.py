@@ -23,14 +23,16 @@ class States:
     def __init__(self, description: Description, names: Sequence[str]) -> None:
         self.fields, self.one_array = tuple(description.fields), description.one_array
         self._holder = description.holder
-        #: How many arrays a state may have: a `State` need not have its last one.
-        self._counts = (2, 3) if self._holder is State else (len(self.fields),)
         self._complex_too = description.layout.complex_too
         needs = {"z": "normalize", "log_scale": "omega"}
         #: The place of the argument that a field needs; None for none.
         self._needed = [
             names.index(needs[x]) if needs.get(x) in names else None for x in self.fields
         ]
+
+    def _may_have(self, arrays: int) -> bool:
+        """Whether a state may have so many: a `State` need not have its last one."""
+        return 2 <= arrays <= 3 if self._holder is State else arrays == len(self.fields)
 
     @property
     def expected(self) -> str:
@@ -41,7 +43,7 @@ class States:
     def has_fields(self, state: Any, dtype: torch.dtype) -> bool:
         """Whether a state has the type that it is to have, and its first array that dtype."""
         if not self.one_array:
-            if not isinstance(state, tuple) or len(state) not in self._counts:
+            if not isinstance(state, tuple) or not self._may_have(len(state)):
                 return False
             state = state[0]
         return isinstance(state, Tensor) and state.dtype is dtype
@@ -56,7 +58,7 @@ class States:
             if not isinstance(state, Tensor) or state.dtype not in conversions.REAL:
                 conversions.check(name, argument, state)
             return (state if dtype is None else state.to(dtype),)
-        if not isinstance(state, tuple) or len(state) not in self._counts:
+        if not isinstance(state, tuple) or not self._may_have(len(state)):
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise TypeError(f"{name}: {argument} is a {what}; expected a {self.expected}")
         for field, x in zip(self._holder._fields, state, strict=False):

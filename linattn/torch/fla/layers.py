@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._patch.made_modules import make_modules
+from .._core.made_modules import make_modules
 from . import _sequences
 
 make_modules(

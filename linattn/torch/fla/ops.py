@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .._patch.made_modules import make_modules
+from .._core.made_modules import make_modules
 from . import _sequences
 from ._gates import fused_gdn_gate, fused_kda_gate
 from ._rules import FUNCTIONS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._patch.made_modules import make_modules
+from ..._core.made_modules import make_modules
 from .. import convolution as _convolution
 from . import (
     _activations,
