@@ -172,8 +172,7 @@ def every(x: SimpleNamespace) -> Iterator:
         arrays = rule.operands((2,), x.n, d=x.d, m=x.m, dtype=x.q.dtype)
         yield rule.forward(arrays)
         yield rule.backward(arrays)
-        memory = State(np.zeros((2, *rule.core(x.d, x.m)), x.state.s.dtype))
-        memory = memory._replace(z=x.state.z) if rule.options.get("normalize") else memory
+        memory = rule.state((2,), d=x.d, m=x.m, dtype=x.state.s.dtype)
         yield rule.one_step(arrays, 0, memory)
 
 

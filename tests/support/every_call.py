@@ -76,6 +76,7 @@ def every_call(
     for rule in RULES[len(ATTENTION) :]:  # scans
         yield from _recurrence(rule, rule.operands(lead, n, d=d, m=m, dtype=dtype), d, wide, normal)
     yield from _scaled(q, k, v, g, wide, normal)
+    yield from _slstm(lead, n, d, wide, normal)
     if wide == dtype:
         yield from _complex(v.shape, normal)
     if d and m:  # a fused step refuses others
@@ -132,6 +133,19 @@ def _scaled(q, k, v, g, wide, normal) -> Iterator[Call]:
     now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
     held = states(*[(*lead, m)] * 3)
     yield from _series("wkv", tokens | channels, g, {}, now | channels, held)
+
+
+def _slstm(lead, n, d, wide, normal) -> Iterator[Call]:
+    """Two heads of xLSTM's scalar memory."""
+    held = [
+        linattn.SLSTMState(*(abs(normal(*lead, 2, d, dtype=wide)) for _ in range(4)))
+        for _ in range(3)
+    ]
+    tokens, weights = {"x": normal(*lead, n, 4, 2, d)}, {"R": normal(4, 2, d, d) / (d + 1)}
+    weights = {name: x.astype(tokens["x"].dtype) for name, x in weights.items()}
+    weights["b"] = normal(4, 2, d)
+    now = {"x": tokens["x"].take(0, len(lead))} | weights
+    yield from _series("slstm", tokens | weights, normal(*lead, n, 2, d), {}, now, held)
 
 
 def _complex(shape, normal) -> Iterator[Call]:
