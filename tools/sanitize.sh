@@ -64,7 +64,9 @@ thread)
     # Under it, children of a process with threads hang; the address sanitizer runs the fork tests.
     tests=(
         tests/guarantees/test_bits.py::test_threads
-        tests/guarantees/test_segments.py::test_any_company
+        tests/guarantees/test_stages.py::test_packed_sequences
+        tests/guarantees/test_stages.py::test_lengths
+        tests/guarantees/test_stages.py::test_a_state_in_place
         tests/guarantees/test_threads.py::test_a_backward_of_one_head
         tests/guarantees/test_threads.py::test_concurrent_callers
         tests/guarantees/test_interleave.py
