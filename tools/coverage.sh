@@ -28,7 +28,7 @@ flags=(-O0 "${count[@]}")
 tests=(tests/guarantees/test_{array_libraries,bad_input,bits,errors,fast_call,faults}.py
     tests/guarantees/test_{initial_state,interleave,parts,values}.py
     tests/guarantees/test_{interrupts,isa,key_lengths,layout,memory,module,neighbours,packed}.py
-    tests/guarantees/test_{segments,state,step,streaming,ufuncs}.py
+    tests/guarantees/test_{stages,state,step,streaming,ufuncs}.py
     tests/guarantees/test_{threads,threads_configuration,threads_interrupted}.py
     tests/operators/test_{forward,functions,log_decay}.py
     tests/jax/test_{errors,results,transforms}.py)
@@ -37,7 +37,7 @@ if [ "${1-}" = --kernels ]; then
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
     tests=(tests/guarantees/test_{bits,differential,errors,half,interleave,interrupts}.py
         tests/guarantees/test_{key_lengths,parts,values}.py
-        tests/guarantees/test_{packed,segments,state,step,threads,threads_interrupted}.py
+        tests/guarantees/test_{packed,stages,state,step,threads,threads_interrupted}.py
         tests/operators/test_{backward,conv_states,conv_values,delta,dplr}.py
         tests/operators/test_{feature_maps,forward,functions,gated,l2norm,log_decay,mapped}.py
         tests/operators/test_{mapped_rescaled,softmax}.py)

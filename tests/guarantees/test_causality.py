@@ -80,15 +80,15 @@ def test_wide_values(operator):
 
 
 def test_forward_does_not_look_ahead():
-    """Any change of the future, however wild, in a sequence long enough to be cut."""
+    """Any change of the future, however wild, in a sequence of many chunks."""
     rng = np.random.default_rng(3)
-    n = 2**17 + 3  # eight segments of 2**14 tokens
-    cuts = [part * 2**14 for part in (1, 4, 7, 8)]
+    n = 2**12 + 3
+    cuts = [16, 32, 64, 2**11]
     for normalize in (True, False):
         case = Case("causal", n, 3, 2, normalize=normalize)
         operands = make(case)
         (clean,) = results(linattn, case, operands)
-        for t in (1, 4096, *(cut + i for cut in cuts for i in (-1, 0, 1)), n - 1):
+        for t in (1, *(cut + i for cut in cuts for i in (-1, 0, 1)), n - 1):
             future = [x.copy() for x in operands]
             for x in future:
                 x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
