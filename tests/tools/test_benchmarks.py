@@ -8,9 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
-#: Models, compilers and C: some seconds each.
-SLOW = ("transformers_models", "tensors", "peers", "delta", "gated", "scans", "engines",
-        "peak", "fla_models", "threads")  # fmt: skip
+#: Families whose rows run in the quick tests: each takes an interpreter with PyTorch.
+QUICK = ("core", "main")
 
 pytestmark = pytest.mark.skipif(not RUN.exists(), reason="there are no benchmarks here")
 
@@ -28,7 +27,7 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in families()]
+    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in families()]
 )
 def test_rows(family):
     lines = run("--smoke", family).splitlines()

@@ -21,8 +21,8 @@ from transformers_cases import FAMILIES, _one_thread, _unpatched, close  # noqa:
 from transformers_models import build, module  # noqa: E402
 
 PROGRAM = Path(door.__file__)
-#: One of each of fla's rules; an interpreter with a model takes its time to start.
-QUICK = ("kimi_linear", "qwen3_next")
+#: An interpreter with a model takes its time to start.
+QUICK = ("qwen3_next",)
 ASKING = [
     x if x in QUICK else pytest.param(x, marks=pytest.mark.slow)
     for x in FAMILIES if door.implementations(x)
