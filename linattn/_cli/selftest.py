@@ -136,7 +136,7 @@ def _of_recurrence(
 
     Longer keys, gates above 0, and strengths and factors above 1 would let the memory grow.
     """
-    sizes = sizes | r.layout.fixed
+    sizes = sizes | dict(r.layout.fixed)
     rows = [row for row in r.operands if not row.optional]
     arrays = {}
     for row in rows:
