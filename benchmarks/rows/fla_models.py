@@ -43,7 +43,7 @@ def call(case: Any, name: str, reverse: bool, n: int, heads: int, width: int) ->
     function = getattr(importlib.import_module(module), name)
     operands = importlib.import_module("fla_naive").operands
     given = operands(case.operands, batch=1, n=n, heads=heads, width=width)
-    options = case.given | (case.own if name == case.function else {})
+    options = case.given | (case.alone if name == case.function else {})
     for x in given:
         x.requires_grad_(reverse)
 
