@@ -91,8 +91,8 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * result never shows uninitialised memory.  Nonzero: stop. */
 int la_sequences_clear(struct job *job);
 
-/* Whether a call of so many pieces and so much work is computed in stages that all
- * threads share (stages.c). */
+/* Whether a call of so many pieces and so much work, with several threads, is computed
+ * in stages that they all share (stages.c). */
 int la_is_staged(const struct job *job, size_t items, double work, int threads);
 
 /* Computes it, each thread with `bytes` bytes of scratch. */

@@ -249,7 +249,7 @@ run_job(struct job *job, size_t items, int threads)
             return LA_STOPPED;
         }
     }
-    else if (la_is_staged(job, items, work(job->call), threads)) {
+    else if (threads > 1 && la_is_staged(job, items, work(job->call), threads)) {
         const size_t units = items / (size_t)job->panels;
         job->panels = 1;
         job->width = job->head.m;

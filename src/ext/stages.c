@@ -45,8 +45,7 @@ forced(void)
 int
 la_is_staged(const struct job *job, size_t items, double work, int threads)
 {
-    if (job->table->stages[job->call->signature->op].run == NULL || items == 0 ||
-        threads < 2) {
+    if (job->table->stages[job->call->signature->op].run == NULL || items == 0) {
         return 0;
     }
     return forced() > 0 || (items < (size_t)threads && work >= LA_STAGED_WORK);
