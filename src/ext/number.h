@@ -77,21 +77,4 @@ la_number_of(enum la_dtype dtype, double x)
     return y;
 }
 
-/* y += x, for `count` numbers. */
-static inline void
-la_number_add(enum la_dtype dtype, void *y, const void *x, ptrdiff_t count)
-{
-    switch (dtype) {
-#define LA_FLOAT(id, name, type, format)                                               \
-    case LA_##id:                                                                      \
-        for (ptrdiff_t i = 0; i < count; i++) {                                        \
-            ((type *)y)[i] += ((const type *)x)[i];                                    \
-        }                                                                              \
-        break;
-#include "../kernel/dtypes.def"
-    case LA_NDTYPES:
-        break;
-    }
-}
-
 #endif
