@@ -98,16 +98,23 @@ running_sums(struct block zs, T *z, T *lost, struct block b, ptrdiff_t rows)
     }
 }
 
+/* The sum of VL columns of b, from column l on. */
+INLINE vec
+sum_of_columns(struct block b, ptrdiff_t rows, ptrdiff_t l)
+{
+    vec sum = (vec){0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        sum += vload(&b.x[i * b.ld + l]);
+    }
+    return sum;
+}
+
 /* z += sum of the rows of b, compensated with `lost` */
 static void
 add_rows(T *z, T *lost, struct block b, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < b.ld; l += VL) {
-        vec sum = (vec){0};
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += vload(&b.x[i * b.ld + l]);
-        }
-        add_to_sum(&z[l], &lost[l], sum);
+        add_to_sum(&z[l], &lost[l], sum_of_columns(b, rows, l));
     }
 }
 

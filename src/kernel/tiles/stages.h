@@ -94,11 +94,7 @@ static void
 sum_rows(T *sum, struct block b, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < b.ld; l += VL) {
-        vec x = (vec){0};
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            x += vload(&b.x[i * b.ld + l]);
-        }
-        vstore(&sum[l], x);
+        vstore(&sum[l], sum_of_columns(b, rows, l));
     }
 }
 
