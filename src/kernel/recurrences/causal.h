@@ -123,14 +123,6 @@ take_causal_chunk(const struct la_head *h, struct arena *arena)
     return x;
 }
 
-/* The first record. */
-static struct causal_chunk
-causal_record(const struct la_head *h)
-{
-    struct arena arena = {h->chunks->records, 0};
-    return take_causal_chunk(h, &arena);
-}
-
 static struct causal_chunk
 causal_chunk(const struct la_chunks *of, const struct causal_chunk *first, ptrdiff_t i)
 {
@@ -166,31 +158,29 @@ causal_lost(const struct la_head *h)
 
 /* The state before the first token. */
 static void
-begin_causal(const struct la_head *h)
+begin_causal(const struct la_head *h, const struct causal_chunk *first)
 {
-    const struct causal_chunk first = causal_record(h);
     const struct causal_lost lost = causal_lost(h);
-    load_state(first.s, &h->s0, h->d, h->m);
-    load_vector(first.z, &h->z0, h->d);
+    load_state(first->s, &h->s0, h->d, h->m);
+    load_vector(first->z, &h->z0, h->d);
     clear(lost.s, state_size(h->d, h->m));
-    clear(lost.z, first.b.ld);
+    clear(lost.z, first->b.ld);
 }
 
 static int
-prepare_causal(const struct la_head *h)
+prepare_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const ptrdiff_t rows = chunk_rows(h->d);
-    const struct causal_chunk first = causal_record(h);
     struct la_fetch ahead = eager_fetch();
     if (begins_head(h)) {
-        begin_causal(h);
+        begin_causal(h, first);
     }
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span_of(h, i, rows, &ahead);
-        const struct causal_chunk x = causal_chunk(h->chunks, &first, i);
+        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
         load_keys(h, t, x.b, x.v);
         if (h->normalize) {
             sum_rows(x.sum, x.b, t.rows);
@@ -201,19 +191,18 @@ prepare_causal(const struct la_head *h)
 }
 
 static int
-carry_causal(const struct la_head *h)
+carry_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const ptrdiff_t rows = chunk_rows(h->d);
     const struct causal_lost lost = causal_lost(h);
     struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
-    const struct causal_chunk first = causal_record(h);
-    struct causal_chunk x = causal_chunk(h->chunks, &first, 0);
+    struct causal_chunk x = causal_chunk(h->chunks, first, 0);
     take_up_sum(&c, lost.s, h->n, rows);
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct causal_chunk next = causal_chunk(h->chunks, &first, i + 1);
+        const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
         c.rows = span_of(h, i, rows, NULL).rows;
         c.b = x.b;
         c.v = x.v;
@@ -229,12 +218,11 @@ carry_causal(const struct la_head *h)
 }
 
 static int
-finish_causal(const struct la_head *h)
+finish_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const ptrdiff_t rows = chunk_rows(h->d);
     struct arena arena = {h->scratch, 0};
     struct causal_scratch r = causal_carve(h, &arena);
-    const struct causal_chunk first = causal_record(h);
     struct la_fetch ahead = eager_fetch();
     struct sweep c = {
         .K = h->d,
@@ -246,7 +234,7 @@ finish_causal(const struct la_head *h)
     };
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, rows, &ahead);
-        const struct causal_chunk x = causal_chunk(h->chunks, &first, i);
+        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
         c.rows = t.rows;
         c.b = x.b;
         c.v = x.v;
@@ -263,7 +251,7 @@ finish_causal(const struct la_head *h)
     }
     if (ends_head(h)) {
         const struct causal_chunk last =
-            causal_chunk(h->chunks, &first, h->chunks->count);
+            causal_chunk(h->chunks, first, h->chunks->count);
         store_states(h, last.s, last.z);
     }
     return 0;
@@ -272,15 +260,17 @@ finish_causal(const struct la_head *h)
 static int
 stage_causal(const struct la_head *h)
 {
+    struct arena arena = {h->chunks->records, 0};
+    const struct causal_chunk first = take_causal_chunk(h, &arena);
     switch (h->stage.kind) {
     case LA_CUT:
         return cut_evenly(h, chunk_rows(h->d));
     case LA_PREPARE:
-        return prepare_causal(h);
+        return prepare_causal(h, &first);
     case LA_CARRY:
-        return carry_causal(h);
+        return carry_causal(h, &first);
     default:
-        return finish_causal(h);
+        return finish_causal(h, &first);
     }
 }
 

@@ -151,13 +151,6 @@ take_gated_chunk(const struct la_head *h, struct arena *arena)
 }
 
 static struct gated_chunk
-gated_record(const struct la_head *h)
-{
-    struct arena arena = {h->chunks->records, 0};
-    return take_gated_chunk(h, &arena);
-}
-
-static struct gated_chunk
 gated_chunk(const struct la_chunks *of, const struct gated_chunk *first, ptrdiff_t i)
 {
     return (struct gated_chunk){
@@ -261,7 +254,8 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
 static int
 stage_gated(const struct la_head *h)
 {
-    const struct gated_chunk first = gated_record(h);
+    struct arena arena = {h->chunks->records, 0};
+    const struct gated_chunk first = take_gated_chunk(h, &arena);
     switch (h->stage.kind) {
     case LA_CUT:
         return cut_by_decays(h, &first.decays, chunk_rows(h->d));

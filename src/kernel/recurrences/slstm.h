@@ -77,6 +77,14 @@ share_weights(const struct la_head *h)
     return h->R.step == 0 && h->bias.step == 0;
 }
 
+/* The number of sequences from s on that go through each token together. */
+INLINE ptrdiff_t
+sequences_from(const struct la_head *h, ptrdiff_t s)
+{
+    const ptrdiff_t most = share_weights(h) ? slstm_sequences(h) : 1;
+    return h->group - s < most ? h->group - s : most;
+}
+
 /* The gates of token t of sequence s before R h and b. */
 static void
 load_slstm_gates(T *gates, const struct la_head *h, ptrdiff_t step, ptrdiff_t s,
@@ -185,10 +193,9 @@ run_slstm(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct slstm_scratch r = slstm_carve(h, &arena);
-    const ptrdiff_t most = share_weights(h) ? slstm_sequences(h) : 1;
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t s = 0; s < h->group; s += most) {
-        const ptrdiff_t count = h->group - s < most ? h->group - s : most;
+    for (ptrdiff_t s = 0, count; s < h->group; s += count) {
+        count = sequences_from(h, s);
         if (s == 0 || !share_weights(h)) {
             load_slstm_weights(h, &r, s);
         }

@@ -180,12 +180,8 @@ finish_chunk(const struct la_head *h, const struct slstm_backward_scratch *r,
                    (struct block){gates.x + i * gates.ld, step}, NULL);
     }
     for (ptrdiff_t j = 0; j < width; j += VL) {
-        vec more = (vec){0};
-        for (ptrdiff_t i = 0; i < t.rows; i++) {
-            more += vload(&gates.x[i * gates.ld + j]);
-        }
         T *db = r->db.x + k * r->db.ld + j;
-        vstore(db, vload(db) + more);
+        vstore(db, vload(db) + sum_of_columns(gates, t.rows, j));
     }
     sweep(&sum, LA_WRITE);
 }
@@ -275,10 +271,9 @@ run_slstm_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct slstm_backward_scratch r = slstm_backward_carve(h, &arena);
-    const ptrdiff_t most = share_weights(h) ? slstm_sequences(h) : 1;
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t s = 0; s < h->group; s += most) {
-        const ptrdiff_t count = h->group - s < most ? h->group - s : most;
+    for (ptrdiff_t s = 0, count; s < h->group; s += count) {
+        count = sequences_from(h, s);
         if (s == 0 || !share_weights(h)) {
             load_slstm_weights(h, &r.forward, s);
             load_reverse_weights(h, &r, s);

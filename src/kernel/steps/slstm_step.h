@@ -89,10 +89,9 @@ run_slstm_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct slstm_step_scratch r = slstm_step_carve(h, &arena);
-    const ptrdiff_t most = share_weights(h) ? slstm_sequences(h) : 1;
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t s = 0; s < h->group; s += most) {
-        const ptrdiff_t count = h->group - s < most ? h->group - s : most;
+    for (ptrdiff_t s = 0, count; s < h->group; s += count) {
+        count = sequences_from(h, s);
         if (give_up(h, &until_poll, LA_GATES * h->d * h->d * count)) {
             return 1;
         }
