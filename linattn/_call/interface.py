@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks
 from .._core.dtypes import result_dtype
+from .._states import state_arrays
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ class Interface:
     ) -> tuple[Call, dict[str, Shape]]:
         """The operands and options of a call in blocks, checked, and the shapes of its states."""
         raise NotImplementedError
+
+    def checked_state(
+        self, function: str, name: str, state: Any, cores: Mapping[str, Shape], lead: Shape,
+        dtype: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The arrays of a state, checked, by the names of messages (`state_arrays.checked`)."""
+        return state_arrays.checked(
+            function, name, state, cores, lead, dtype, one_array=self.one_array, holder=self.holder
+        )
 
     def cotangent(self, function: str, grad_out: Any, call: Call) -> Any:
         """``grad_out``, checked; if an operand is complex it may be, and gets the call's dtype."""

@@ -232,16 +232,7 @@ class Kernels(Interface):
             first = np.full(shape, self.first, dtype)
             return tuple([first if x == "log_scale" else ... for x in fields])
         cores = self.cores(sizes, normalize, *(packing.r,) * packing.packed)
-        given = state_arrays.checked(
-            function,
-            name,
-            state,
-            cores,
-            call.batch,
-            dtype,
-            one_array=self.one_array,
-            holder=self.holder,
-        )
+        given = self.checked_state(function, name, state, cores, call.batch, dtype)
         arrays = tuple(given.values())
         return arrays if packing.packed else self.packed(arrays, normalize)
 

@@ -242,16 +242,7 @@ class Recurrence(Kernels):
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
         dtype, cores = call.state_dtype, self.cores(call.fit.sizes, key[-1])
-        fields = state_arrays.checked(
-            function,
-            "state",
-            state,
-            cores,
-            call.batch,
-            dtype,
-            one_array=self.one_array,
-            holder=self.holder,
-        )
+        fields = self.checked_state(function, "state", state, cores, call.batch, dtype)
         arrays = [*fields.values()]
         if in_place:
             state_arrays.updated(function, fields, call.batch, cores.values())
