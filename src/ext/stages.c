@@ -1,6 +1,7 @@
 /* stages.c: computes a few long sequences in stages that all threads share, if there
- * are fewer of them, and of their panels (plan.c), than threads.  Panels alone are
- * faster where they suffice: stages write and read the state of every chunk.
+ * are several times as many threads as sequences and their panels (plan.c).  With fewer
+ * threads, panels alone are faster: stages write and read the state of every chunk, and
+ * threads that have slept while others finished a stage take long to wake up.
  *
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
@@ -48,7 +49,8 @@ la_is_staged(const struct job *job, size_t items, double work, int threads)
     if (job->table->stages[job->call->signature->op].run == NULL || items == 0) {
         return 0;
     }
-    return forced() > 0 || (items < (size_t)threads && work >= LA_STAGED_WORK);
+    return forced() > 0 ||
+           (LA_STAGED_THREADS * items <= (size_t)threads && work >= LA_STAGED_WORK);
 }
 
 /* The head of a sequence. */

@@ -167,6 +167,7 @@ enum {
     LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
     LA_RATES_STEP = 64,        /* numbers of one array of a pass's rates (table.h) */
     LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
+    LA_STAGED_THREADS = 4,     /* per piece of a call, for stages to gain */
     LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
     LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
     LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (backward_split.c,
