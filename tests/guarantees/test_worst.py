@@ -26,6 +26,7 @@ from linattn.reference import softmax as ref_softmax
 
 U = 2.0**-24
 LONG = 32768
+FRICTION = 0.05
 
 
 class Shape(NamedTuple):
@@ -89,7 +90,6 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
         rule = rule._replace(options=rule.options | {"feature_map": "identity"})
     gates = [x for x in ("g", "mu") if x in rule.letters]
     names = [x for x in rule.letters if x not in ("g", "mu", "bonus")]
-    by_token = rule.name == "momentum_delta"  # rounds its state at each
 
     def errors(arrays):
         n = len(arrays["v"])
@@ -106,7 +106,11 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
         for x in gates:
             gate = abs(arrays[x]) - abs(arrays[x]).min()
             given[x] = -0.1 * (gate if rule.letters[x] == "nd" else gate[:, 0])
-            given[x] -= 0.05 * (x == "mu")  # a momentum without friction swings for ever
+            given[x] -= FRICTION * (x == "mu")  # a momentum without friction swings for ever
+        if (
+            "mu" in gates
+        ):  # so that the next keys damp what some have pushed, and do not swing it up
+            given["eta"] *= -np.expm1(-FRICTION)
         given = {x: given[x].astype("f4") for x in (*rule.letters, "grad_out") if x in given}
         call = rule.backward if backward else rule.forward
         wide = {x: y.astype(float) for x, y in given.items()}
@@ -115,12 +119,15 @@ def recurrence(rule: TableCase, d: int, backward: bool) -> Target:
         if gated:
             sizes = {x: y / 2 if x == "g" else abs(y) for x, y in wide.items()}
             return _ratios(results, exact, flat(call(sizes, module)))
-        most = max(float(abs(x).max()) for x in exact) * (1 + by_token * n**0.5 / 16)
+        most = max(float(abs(x).max()) for x in exact)
+        if rule.name == "momentum_delta":  # rounds its two states at each token
+            most *= 1 + 2 * n / bound
         return _ratios(results, exact, [np.full(np.shape(x), most) for x in exact])
 
     kind = "gated" if gated else "delta backward" if backward else "delta"
+    bound = WORST[kind] * links(d)
     operands = *names, *gates
-    return Target((*operands, "grad_out") if backward else operands, errors, WORST[kind] * links(d))
+    return Target((*operands, "grad_out") if backward else operands, errors, bound)
 
 
 def softmax(name: str) -> Target:

@@ -76,7 +76,15 @@ EXTRAS = {x.name: x for x in RECURRENCES for x in recurrence.RECURRENCES[x].extr
 CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
     "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
 }  # fmt: skip
-CHANNELS = {name: x.channels.replace("d", "f") for name, x in EXTRAS.items() if x.channels}
+#: By operator: the letter of the channels that an operand may have.
+CHANNELS = {
+    name: {
+        x.name: x.channels.replace("d", "f")
+        for x in recurrence.RECURRENCES[name].extras
+        if x.channels
+    }
+    for name in RECURRENCES
+}
 SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as erasing wants keys
 KINDS = (
     "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
@@ -99,13 +107,14 @@ def attention(lot: Lot) -> Trial:
     if scans or masked:
         sizes["s"] = sizes["n"]
     names = [*operands_of(lot, row), *(["grad_out"] if backward else [])]
-    arrays, ways, batch = draw_operands(lot, names, CORE, sizes, lead, options)
+    wide = CHANNELS.get(name, {})
+    arrays, ways, batch = draw_operands(lot, names, CORE, wide, sizes, lead, options)
     dtype, state_ways = dtype_of(arrays), {}
     if scans:
         stacked = METHODS[name].stacked
-        state_ways = scan_options(lot, arrays, ways, batch, options, backward, stacked)
+        state_ways = scan_options(lot, arrays, ways, batch, wide, options, backward, stacked)
     elif name == "noncausal" and lot.chance(0.3):
-        key_lengths(lot, arrays, ways, batch, options)
+        key_lengths(lot, arrays, ways, batch, wide, options)
     out = None
     if not backward and lot.chance(0.5):
         out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["m"]), dtype)
@@ -124,7 +133,8 @@ def step(lot: Lot) -> Trial:
     options = map_options(lot, sizes["d"], row.step)
     core = {x: letters.strip("ns") for x, letters in CORE.items()}
     names = operands_of(lot, row)
-    arrays, ways, batch = draw_operands(lot, names, core, sizes | {"n": 1}, lead, options)
+    wide = CHANNELS[name]
+    arrays, ways, batch = draw_operands(lot, names, core, wide, sizes | {"n": 1}, lead, options)
     dtype = dtype_of(arrays)
     normalize = options.get("normalize", False)
     f = features(options.get("feature_map", "identity"), sizes["d"])
@@ -150,8 +160,11 @@ def dtype_of(arrays: dict) -> np.dtype:
 # Operands.
 
 
-def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, tuple]:
-    """Arrays, their ways, and the leading axes of the call; `core` has the letters of the rest."""
+def draw_operands(lot, names, core, wide, sizes, lead, options) -> tuple[dict, dict, tuple]:
+    """Arrays, their ways, and the leading axes of the call.
+
+    `core` has the letters of the rest, `wide` those of channels that an operand may have.
+    """
     phi, dtypes = options.get("feature_map", "identity"), lot.dtypes(names)
     sizes["f"] = features(phi, sizes["d"])
     # No sum of weights near 0.
@@ -161,8 +174,8 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     for x in {"k", "a", "b", "erase", "p"} & {*names} if {"beta", "a"} & {*names} else ():
         if dtypes[x] not in DTYPES:
             dtypes[x] = DTYPES[0]  # integers have no norm of 1
-    for x in CHANNELS.keys() & {*names}:
-        leads[x], more = channels(lot, x, leads, sizes)
+    for x in sorted(wide.keys() & {*names}):
+        leads[x], more = channels(lot, x, leads, sizes[wide[x]])
         cores[x] += more
     for x, of in (
         ("b", "a"),
@@ -187,12 +200,12 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     return arrays, ways, batch
 
 
-def channels(lot, x, leads, sizes) -> tuple[tuple, tuple]:
+def channels(lot, x, leads, size) -> tuple[tuple, tuple]:
     """The axes of an operand with one number per token, or one per channel."""
     longest = max(len(leads[x]) for x in "qkv")
     if lot.chance(0.5):  # a channel: as many axes as the longest, or more
         some = (1,) * (longest - len(leads[x])) + leads[x]
-        return some, (lot.pick((sizes[CHANNELS[x]], 1)),)
+        return some, (lot.pick((size, 1)),)
     return leads[x][max(len(leads[x]) - longest, 0) :], ()
 
 
@@ -270,7 +283,7 @@ def map_options(lot: Lot, d: int, name: str) -> dict:
     return options | {"eps": 0.0 if rescales(options) else lot.pick((1e-6, 0.01, 1.0))}
 
 
-def scan_options(lot, arrays, ways, batch, options, backward, stacked) -> dict:
+def scan_options(lot, arrays, ways, batch, wide, options, backward, stacked) -> dict:
     """Packing, lengths and states, added to the options; the states' ways."""
     n, d = arrays["q"].shape[-2:]
     r = ()
@@ -278,7 +291,7 @@ def scan_options(lot, arrays, ways, batch, options, backward, stacked) -> dict:
         options["cu_seqlens"] = cuts(lot, n)
         r = (len(options["cu_seqlens"]) - 1,)
     if lot.chance(0.3):
-        key_lengths(lot, arrays, ways, batch, options)
+        key_lengths(lot, arrays, ways, batch, wide, options)
     core = (*r, features(options.get("feature_map", "identity"), d), arrays["v"].shape[-1])
     dtype = working(dtype_of(arrays))
     state_ways = {}
@@ -293,7 +306,7 @@ def scan_options(lot, arrays, ways, batch, options, backward, stacked) -> dict:
     return state_ways
 
 
-def key_lengths(lot, arrays, ways, batch, options) -> None:
+def key_lengths(lot, arrays, ways, batch, wide, options) -> None:
     """Lengths, added to the options; keys past the length of every head mostly hold NaN or inf."""
     if rescales(options):
         return
@@ -307,7 +320,7 @@ def key_lengths(lot, arrays, ways, batch, options) -> None:
             continue
         if x.dtype.kind in "biu" or isinstance(ways[name], partial):
             continue
-        if len(CORE[name]) == 1 and not (name in CHANNELS and x.ndim >= axes):
+        if len(CORE[name]) == 1 and not (name in wide and x.ndim >= axes):
             x = x[..., None]  # one axis after the tokens
         lead = x.shape[:-2]
         longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
