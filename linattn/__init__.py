@@ -22,8 +22,10 @@ from ._core.settings import (
     get_include,
     get_isa,
     get_num_threads,
+    get_spin_time,
     set_isa,
     set_num_threads,
+    set_spin_time,
     show_config,
 )
 from ._states.masks import lengths_from_mask
@@ -88,6 +90,7 @@ __all__ = [
     "get_include",
     "get_isa",
     "get_num_threads",
+    "get_spin_time",
     "initial_state",
     "lengths_from_mask",
     "linear_scan",
@@ -110,6 +113,7 @@ __all__ = [
     "selective_scan_step",
     "set_isa",
     "set_num_threads",
+    "set_spin_time",
     "show_config",
     "slstm",
     "slstm_backward",

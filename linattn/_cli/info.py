@@ -20,6 +20,7 @@ from linattn._core import settings
 VARIABLES = (
     "LINATTN_ISA",
     "LINATTN_NUM_THREADS",
+    "LINATTN_SPIN_TIME",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",

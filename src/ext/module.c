@@ -129,6 +129,21 @@ poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* spin_time(us): la_pool_spin. */
+static PyObject *
+spin_time(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const long us = PyLong_AsLong(arg);
+    if (us == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (us > LA_MAX_SPIN) {
+        return PyErr_Format(PyExc_ValueError, "us is %ld; expected at most %d", us,
+                            LA_MAX_SPIN);
+    }
+    return PyLong_FromLong(la_pool_spin(us));
+}
+
 /* delay_workers(ms): la_pool_delay_workers, for tests. */
 static PyObject *
 delay_workers(PyObject *Py_UNUSED(module), PyObject *arg)
@@ -182,6 +197,7 @@ static PyMethodDef methods[] = {
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
+    {"spin_time", spin_time, METH_O, NULL},
     {"delay_workers", delay_workers, METH_O, NULL},
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},

@@ -55,6 +55,23 @@ int64_t la_clock_ms(void);
 
 void la_sleep_ms(int ms);
 
+/* Microseconds since an arbitrary time. */
+int64_t la_clock_us(void);
+
+/* How often another thread took this thread's CPU; always 0 where that is unknown. */
+long la_preemptions(void);
+
+/* Tells the CPU that this thread waits for another one to write. */
+static inline void
+la_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Memory with this alignment, a power of two; NULL if there is none. */
 void *la_aligned_take(size_t alignment, size_t bytes);
 void la_aligned_give(void *memory);

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -189,6 +190,25 @@ la_clock_ms(void)
     struct timespec now;
     clock_gettime(CHEAP_CLOCK, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t
+la_clock_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+long
+la_preemptions(void)
+{
+#ifdef RUSAGE_THREAD
+    struct rusage used;
+    return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_nivcsw : 0;
+#else
+    return 0;
+#endif
 }
 
 void

@@ -113,6 +113,21 @@ la_clock_ms(void)
     return (int64_t)GetTickCount64();
 }
 
+int64_t
+la_clock_us(void)
+{
+    LARGE_INTEGER now, frequency;
+    QueryPerformanceCounter(&now);
+    QueryPerformanceFrequency(&frequency);
+    return (int64_t)((double)now.QuadPart * 1e6 / (double)frequency.QuadPart);
+}
+
+long
+la_preemptions(void)
+{
+    return 0;
+}
+
 void
 la_sleep_ms(int ms)
 {

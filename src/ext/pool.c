@@ -1,8 +1,8 @@
 /* pool.c: a small thread pool.
  *
- * Workers start with the first call that needs them and sleep on a condition variable
- * between jobs: they never spin beside a BLAS.  One job runs at a time; a second caller
- * computes alone.
+ * Workers start with the first call that needs them.  After a job they stay awake for
+ * some tens of microseconds, as long as it takes to wake them, and then sleep on a
+ * condition variable.  One job runs at a time; a second caller computes alone.
  *
  * A fork waits until the workers have finished their current items, so that in the
  * child, which has no workers, no item is half done.  A caller that forks during its
@@ -18,9 +18,11 @@ static struct {
     la_mutex owner; /* held by the caller of the current job */
     la_mutex lock;  /* guards the plain fields below */
     la_condition wake, done;
-    int workers; /* threads started */
-    int wanted;  /* workers that may still join the current job */
-    int running; /* workers in the current job */
+    int workers;        /* threads started */
+    atomic_int wanted;  /* workers that may still join the current job */
+    atomic_int running; /* workers in the current job */
+    int cpus;           /* that this process may use */
+    atomic_int spins;   /* whether there is a CPU for each lane of the current job */
     la_work work;
     void *job;
     size_t items;
@@ -45,7 +47,9 @@ reset(void)
     la_mutex_init(&pool.lock);
     la_condition_init(&pool.wake);
     la_condition_init(&pool.done);
-    pool.workers = pool.wanted = pool.running = 0;
+    pool.workers = 0;
+    atomic_store(&pool.wanted, 0);
+    atomic_store(&pool.running, 0);
     atomic_store(&pool.pause, 0);
 }
 
@@ -84,6 +88,7 @@ void
 la_pool_init(void)
 {
     reset();
+    pool.cpus = la_pool_cpus();
     la_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -120,6 +125,39 @@ la_pool_cpus(void)
     return count < 1 ? 1 : count > LA_MAX_THREADS ? LA_MAX_THREADS : (int)count;
 }
 
+/* What spin() tests between a few pauses: nearly all of the time is spent in them. */
+enum { PAUSES = 16 };
+
+static _Atomic long spin_us;
+
+long
+la_pool_spin(long us)
+{
+    return us < 0 ? atomic_load(&spin_us)
+                  : atomic_exchange(&spin_us, us > LA_MAX_SPIN ? LA_MAX_SPIN : us);
+}
+
+/* Stays awake for a short time until the number is zero, or not; but sleeps at once if
+ * other threads have taken this CPU meanwhile: they need it more. */
+static void
+spin(const atomic_int *number, int until_zero)
+{
+    static _Thread_local long preemptions;
+    const long us = atomic_load_explicit(&spin_us, memory_order_relaxed);
+    if (us == 0 || !atomic_load_explicit(&pool.spins, memory_order_relaxed)) {
+        return;
+    }
+    const long before = preemptions;
+    preemptions = la_preemptions();
+    const int64_t end = preemptions == before ? la_clock_us() + us : 0;
+    while ((atomic_load_explicit(number, memory_order_relaxed) == 0) != until_zero &&
+           la_clock_us() < end) {
+        for (int i = 0; i < PAUSES; i++) {
+            la_pause();
+        }
+    }
+}
+
 static void
 share(la_work work, void *job, size_t items, int lane)
 {
@@ -138,8 +176,9 @@ share(la_work work, void *job, size_t items, int lane)
 static void
 worker(void)
 {
-    la_mutex_lock(&pool.lock);
     for (;;) {
+        spin(&pool.wanted, 0);
+        la_mutex_lock(&pool.lock);
         while (pool.wanted == 0) {
             la_condition_wait(&pool.wake, &pool.lock);
         }
@@ -155,6 +194,7 @@ worker(void)
         if (--pool.running == 0) {
             la_condition_wake_all(&pool.done); /* the caller, or a thread that forks */
         }
+        la_mutex_unlock(&pool.lock);
     }
 }
 
@@ -163,6 +203,9 @@ wait_for_workers(void (*idle)(void *), void *job)
 {
     la_mutex_lock(&pool.lock);
     pool.helpers = pool.wanted = 0; /* workers that arrive later find no items */
+    la_mutex_unlock(&pool.lock);
+    spin(&pool.running, 1);
+    la_mutex_lock(&pool.lock);
     while (pool.running > 0) {
         if (la_condition_wait_ms(&pool.done, &pool.lock, 20)) {
             la_mutex_unlock(&pool.lock);
@@ -200,6 +243,7 @@ la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lan
     pool.next_lane = 1;
     pool.helpers = helpers;
     pool.wanted = helpers < pool.workers ? helpers : pool.workers;
+    atomic_store(&pool.spins, lanes <= pool.cpus);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
     la_condition_wake_all(&pool.wake);

@@ -24,6 +24,12 @@ void la_pool_set_num_threads(int n);
  * number of threads; 0 ends it.  Returns what was held before. */
 long la_pool_hold_threads(long n);
 
+/* Lets threads that wait for others stay awake for so many microseconds before they
+ * sleep, unless CPUs are scarce.  Returns what it was; a
+ * negative number changes nothing. */
+long la_pool_spin(long us);
+#define LA_MAX_SPIN 100000 /* us */
+
 /* Makes workers sleep this long after each piece, so that the caller finishes long
  * before them; 0 ends it.  For tests. */
 void la_pool_delay_workers(int ms);

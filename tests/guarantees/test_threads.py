@@ -157,8 +157,10 @@ if __name__ == "__main__":
 @pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize("script", [FORK, FORK_WHILE_BUSY, MULTIPROCESSING])
-def test_fork(interpreter, script):
-    stdout, _ = interpreter(script)
+@pytest.mark.parametrize("spin_time", ["", "100000"])
+def test_fork(interpreter, script, spin_time):
+    """Beside workers that sleep, and workers that wait awake."""
+    stdout, _ = interpreter(script, LINATTN_SPIN_TIME=spin_time)
     assert stdout.strip() == "done"
 
 

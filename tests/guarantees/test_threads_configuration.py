@@ -1,5 +1,8 @@
 """The number of threads: the environment, CPU quotas and threadpoolctl."""
 
+import os
+
+import numpy as np
 import pytest
 
 import linattn
@@ -45,6 +48,60 @@ def test_malformed_openmp_environment(interpreter):
 def test_malformed_environment(interpreter, bad):
     _, stderr = interpreter("import linattn", LINATTN_NUM_THREADS=bad, code=1)
     assert f"LINATTN_NUM_THREADS is {bad!r}; expected 1 to 1024" in stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "policy", "expected"),
+    [("", "", 50), ("0", "", 0), ("", "PASSIVE ", 0), ("7", "passive", 7)],
+)
+def test_spin_time_of_the_environment(interpreter, own, policy, expected):
+    script = "import linattn; print(linattn.get_spin_time())"
+    stdout, _ = interpreter(script, LINATTN_SPIN_TIME=own, OMP_WAIT_POLICY=policy)
+    assert int(stdout) == expected
+
+
+@pytest.mark.parametrize("bad", ["soon", "-1", "100001"])
+def test_malformed_spin_time(interpreter, bad):
+    _, stderr = interpreter("import linattn", LINATTN_SPIN_TIME=bad, code=1)
+    assert f"LINATTN_SPIN_TIME is {bad!r}; expected 0 to 100000" in stderr
+
+
+def test_spin_time():
+    before = linattn.get_spin_time()
+    try:
+        for us in (0, 100_000, np.int64(30)):
+            linattn.set_spin_time(us)
+            assert linattn.get_spin_time() == us
+        for bad, error in ((-1, ValueError), (100_001, ValueError), (2**70, ValueError)):
+            with pytest.raises(error, match=f"us is {bad}; expected 0 to 100000"):
+                linattn.set_spin_time(bad)
+        with pytest.raises(TypeError, match=r"us is 1\.5; expected an integer"):
+            linattn.set_spin_time(1.5)
+        assert linattn.get_spin_time() == 30
+    finally:
+        linattn.set_spin_time(before)
+
+
+AWAKE = """
+import time
+import linattn, numpy as np
+q = np.ones((64, 512, 64), "f4")
+linattn.set_num_threads({threads})
+linattn.causal(q, q, q)
+time.sleep(0.02)  # until all have started, and tried to sleep
+linattn.causal(q, q, q)
+before = time.process_time()
+time.sleep(0.05)
+print(time.process_time() - before)
+"""
+
+
+@pytest.mark.parametrize(("us", "more"), [(0, 0), (100_000, 1)])
+def test_threads_sleep(interpreter, us, more):
+    """At once where that is wished, or where a call has more threads than there are processors."""
+    script = AWAKE.format(threads=max(os.cpu_count(), 2) + more)
+    stdout, _ = interpreter(script, LINATTN_SPIN_TIME=str(us))
+    assert float(stdout) < 0.01
 
 
 V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
