@@ -36,6 +36,7 @@ from .._states.state_arrays import SLSTMState, State
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
+from ._core import runner as _runner
 from ._patch.patching import patched
 from ._patch.stand_ins import install_as
 from .operators import *  # noqa: F403
@@ -46,6 +47,7 @@ from .transformers import patch_transformers
 if _TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
 
+_runner.install()
 # torch.load(weights_only=True) takes states that torch.save has written.
 _torch.serialization.add_safe_globals(
     [FusedState, SLSTMState, State, nn.Cache, nn.ConvolvedState, nn.ModelState]

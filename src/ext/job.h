@@ -18,6 +18,7 @@ struct job {
     const struct la_table *table;
     const struct la_kernel *kernel;
     int properties;
+    int is_brief;        /* and not watched, as another library's threads share it */
     struct la_head head; /* common to all pieces; data of the first one */
     struct la_head *own; /* a copy that all pieces of a single thread use, or NULL */
     /* By operand; NULL if the call does not have it. */

@@ -2,6 +2,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string.h>
+
 #include "c_api.h"
 #include "cpu.h"
 #include "describe.h"
@@ -144,6 +146,20 @@ spin_time(PyObject *Py_UNUSED(module), PyObject *arg)
     return PyLong_FromLong(la_pool_spin(us));
 }
 
+/* set_runner(address): la_pool_set_runner; 0 ends it. */
+static PyObject *
+set_runner(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    void *address = PyLong_AsVoidPtr(arg);
+    if (address == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    la_runner runner;
+    memcpy(&runner, &address, sizeof(runner));
+    la_pool_set_runner(runner);
+    Py_RETURN_NONE;
+}
+
 /* delay_workers(ms): la_pool_delay_workers, for tests. */
 static PyObject *
 delay_workers(PyObject *Py_UNUSED(module), PyObject *arg)
@@ -198,6 +214,7 @@ static PyMethodDef methods[] = {
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
     {"spin_time", spin_time, METH_O, NULL},
+    {"set_runner", set_runner, METH_O, NULL},
     {"delay_workers", delay_workers, METH_O, NULL},
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},

@@ -300,9 +300,11 @@ run_heads(const struct la_call *call, const struct la_watch *watch)
 {
     const struct la_table *table = la_cpu_table(call->dtype);
     _Alignas(LA_ALIGN) char few[LA_FEW_BYTES];
+    const int is_brief = la_pool_has_runner() && work(call) < LA_BRIEF_WORK;
     struct job job = {.call = call,
                       .few = few,
-                      .watch = watch,
+                      .watch = is_brief ? NULL : watch,
+                      .is_brief = is_brief,
                       .table = table,
                       .kernel = &table->kernels[call->signature->op],
                       .interleaved = 1,

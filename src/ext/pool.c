@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 
+#include "modes.h"
 #include "os.h"
 
 static struct {
@@ -40,6 +41,22 @@ static _Thread_local int held_threads; /* for calls of this thread; 0: num_threa
 
 static atomic_int delay_ms; /* sleep of workers after each piece */
 
+static _Atomic la_runner runner;
+
+void
+la_pool_set_runner(la_runner new)
+{
+    atomic_store(&runner, new);
+}
+
+int
+la_pool_has_runner(void)
+{
+    /* Who delays workers wants to see what happens meanwhile. */
+    return atomic_load_explicit(&runner, memory_order_relaxed) != NULL &&
+           atomic_load_explicit(&delay_ms, memory_order_relaxed) == 0;
+}
+
 static void
 reset(void)
 {
@@ -51,6 +68,7 @@ reset(void)
     atomic_store(&pool.wanted, 0);
     atomic_store(&pool.running, 0);
     atomic_store(&pool.pause, 0);
+    la_pool_set_runner(NULL);
 }
 
 static void
@@ -137,19 +155,26 @@ la_pool_spin(long us)
                   : atomic_exchange(&spin_us, us > LA_MAX_SPIN ? LA_MAX_SPIN : us);
 }
 
-/* Stays awake for a short time until the number is zero, or not; but sleeps at once if
- * other threads have taken this CPU meanwhile: they need it more. */
+/* Whether no other thread has taken this thread's CPU since it last asked.  Where CPUs
+ * are scarce, threads that wait awake only take time from those that have work. */
+static int
+is_calm(void)
+{
+    static _Thread_local long preemptions;
+    const long before = preemptions;
+    preemptions = la_preemptions();
+    return preemptions == before;
+}
+
+/* Stays awake for a short time until the number is zero, or not. */
 static void
 spin(const atomic_int *number, int until_zero)
 {
-    static _Thread_local long preemptions;
     const long us = atomic_load_explicit(&spin_us, memory_order_relaxed);
     if (us == 0 || !atomic_load_explicit(&pool.spins, memory_order_relaxed)) {
         return;
     }
-    const long before = preemptions;
-    preemptions = la_preemptions();
-    const int64_t end = preemptions == before ? la_clock_us() + us : 0;
+    const int64_t end = la_clock_us() + us;
     while ((atomic_load_explicit(number, memory_order_relaxed) == 0) != until_zero &&
            la_clock_us() < end) {
         for (int i = 0; i < PAUSES; i++) {
@@ -177,7 +202,9 @@ static void
 worker(void)
 {
     for (;;) {
-        spin(&pool.wanted, 0);
+        if (is_calm()) {
+            spin(&pool.wanted, 0);
+        }
         la_mutex_lock(&pool.lock);
         while (pool.wanted == 0) {
             la_condition_wait(&pool.wake, &pool.lock);
@@ -203,9 +230,11 @@ wait_for_workers(void (*idle)(void *), void *job)
 {
     la_mutex_lock(&pool.lock);
     pool.helpers = pool.wanted = 0; /* workers that arrive later find no items */
-    la_mutex_unlock(&pool.lock);
-    spin(&pool.running, 1);
-    la_mutex_lock(&pool.lock);
+    if (is_calm()) {
+        la_mutex_unlock(&pool.lock);
+        spin(&pool.running, 1);
+        la_mutex_lock(&pool.lock);
+    }
     while (pool.running > 0) {
         if (la_condition_wait_ms(&pool.done, &pool.lock, 20)) {
             la_mutex_unlock(&pool.lock);
@@ -227,12 +256,58 @@ run_alone(la_work work, void *job, size_t items)
     return 0;
 }
 
-int
-la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lanes)
+/* A job on the runner's threads. */
+struct lent {
+    la_work work;
+    void *job;
+    size_t items;
+    atomic_int next_lane;
+    int64_t done; /* when the caller found no further item */
+};
+
+/* The pool waits only for the threads that came to a job, the runner for all.  If they
+ * come late, since other programs need the CPUs, the next jobs are the pool's. */
+enum { LATE_US = 200, JOBS_AFTER_LATE = 1000 };
+
+static atomic_int not_lent; /* the next jobs, as threads came late */
+
+static void
+lend(void *arg)
 {
-    if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
-        return run_alone(work, job, items);
+    struct lent *x = arg;
+    const la_modes modes = la_modes_get();
+    share(x->work, x->job, x->items, is_owner ? 0 : atomic_fetch_add(&x->next_lane, 1));
+    if (is_owner) {
+        x->done = la_clock_us();
     }
+    la_modes_set(modes);
+}
+
+static void
+run_lent(la_runner run, la_work work, void *job, size_t items, int lanes)
+{
+    struct lent x = {.work = work, .job = job, .items = items, .next_lane = 1};
+    run(lend, &x, (unsigned)lanes, 0);
+    if (la_clock_us() - x.done > LATE_US) {
+        atomic_store(&not_lent, JOBS_AFTER_LATE);
+    }
+}
+
+/* The runner, if it may run a job. */
+static la_runner
+runner_of(int is_brief)
+{
+    if (!is_brief || !la_pool_has_runner()) {
+        return NULL;
+    }
+    return atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1
+               ? atomic_load(&runner)
+               : NULL;
+}
+
+static void
+run_own(la_work work, void (*idle)(void *), void *job, size_t items, int lanes)
+{
     const int helpers = lanes - 1;
     la_mutex_lock(&pool.lock);
     pool.workers = la_threads_start(worker, pool.workers, helpers);
@@ -244,14 +319,29 @@ la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lan
     pool.helpers = helpers;
     pool.wanted = helpers < pool.workers ? helpers : pool.workers;
     atomic_store(&pool.spins, lanes <= pool.cpus);
-    atomic_store(&pool.next, 0);
-    atomic_store(&pool.stop, 0);
     la_condition_wake_all(&pool.wake);
     la_mutex_unlock(&pool.lock);
-
-    is_owner = 1;
     share(work, job, items, 0);
     wait_for_workers(idle, job);
+}
+
+int
+la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lanes,
+            int is_brief)
+{
+    if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
+        return run_alone(work, job, items);
+    }
+    const la_runner run = runner_of(is_brief);
+    atomic_store(&pool.next, 0);
+    atomic_store(&pool.stop, 0);
+    is_owner = 1;
+    if (run != NULL) {
+        run_lent(run, work, job, items, lanes);
+    }
+    else {
+        run_own(work, idle, job, items, lanes);
+    }
     is_owner = 0;
     const int stopped = atomic_load(&pool.stop);
     la_mutex_unlock(&pool.owner);

@@ -12,9 +12,21 @@ typedef int (*la_work)(void *job, size_t item, int lane);
  * among them, but no more threads than items.  Returns when all are done; nonzero if
  * any piece returned nonzero.  While the caller waits for the others, it calls
  * idle(job) every few milliseconds.  If the pool is busy with another caller's job, the
- * caller runs everything itself. */
+ * caller runs everything itself.  A brief job runs on the runner's threads, if there is
+ * a runner; idle is not called then. */
 int la_pool_run(la_work work, void (*idle)(void *job), void *job, size_t items,
-                int lanes);
+                int lanes, int is_brief);
+
+/* Runs work(arg) on that many threads, the caller among them, and returns when all are
+ * done.  It is OpenMP's GOMP_parallel, whose threads may still be awake, on the CPUs that
+ * the pool's own need, when another library has just used them. */
+typedef void (*la_runner)(void (*work)(void *), void *arg, unsigned threads,
+                          unsigned flags);
+
+/* Sets the runner; NULL ends it.  A child of a fork has none, as OpenMP's threads do
+ * not survive it. */
+void la_pool_set_runner(la_runner runner);
+int la_pool_has_runner(void);
 
 /* The number of threads that a call may use. */
 int la_pool_get_num_threads(void);

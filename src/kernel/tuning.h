@@ -165,6 +165,7 @@ enum {
     /* In multiply-adds, or work of about the same time. */
     LA_POLL = 1000000,         /* between two polls: at most a millisecond */
     LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
+    LA_BRIEF_WORK = 20000000,  /* about a millisecond: Ctrl-C may wait for it */
     LA_RATES_STEP = 64,        /* numbers of one array of a pass's rates (table.h) */
     LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
     LA_STAGED_THREADS = 4,     /* per piece of a call, for stages to gain */
