@@ -34,6 +34,7 @@ FAMILIES = {
     "state": "States, decoding and packed sequences",
     "delta": "Delta rule",
     "gated": "Gated recurrences",
+    "blocks": "Tokens in blocks",
     "scans": "Scans",
     "mamba3": "Mamba-3",
     "maps": "Feature maps, Linformer and softmax attention",

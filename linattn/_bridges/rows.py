@@ -15,8 +15,9 @@ _OTHERS = (
     "log_decay",
     "softmax_attention",
 )
-#: What only calls of NumPy arrays and of tensors have: a pool is written to.
 _POOLS = ("state_indices", "state_at")
+#: What only calls of NumPy arrays and of tensors have: a pool is written to.
+_LOCAL = (*_POOLS, "block")
 _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
 )
@@ -54,7 +55,7 @@ DASK = Bridge(
     made="dask.array.Array",
     blocks=True,
     words=Vocabulary(made="dask array"),
-    without=("out", "rescaling", *_POOLS),
+    without=("out", "rescaling", *_LOCAL),
     raises=(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
@@ -90,7 +91,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "in_place", "rescaling", "MemoryError", *_POOLS),
+    without=("out", "in_place", "rescaling", "MemoryError", *_LOCAL),
     added=(
         Added(
             "axis_name",
@@ -148,7 +149,7 @@ MPI = Bridge(
     given="ArrayLike",
     made="Array",
     blocks=True,
-    without=("out", "cu_seqlens", "rescaling", *_POOLS),
+    without=("out", "cu_seqlens", "rescaling", *_LOCAL),
     added=(
         Added(
             "comm",
@@ -245,7 +246,7 @@ DISTRIBUTED = Bridge(
         "initial_state",
         "return_state",
         "rescaling",
-        *_POOLS,
+        *_LOCAL,
     ),
     added=(
         Added(

@@ -56,6 +56,8 @@ class Kernels(Interface):
         The public function, where it also calls another recurrence.
     one_array : bool, default False
         Whether a state is an array, not a named tuple.
+    blocks : bool, default False
+        Whether tokens may be in blocks that read one state (`whole_blocks`).
     holder : type, default State
         The named tuple otherwise, with the fields of the row.
     **letters : dict
@@ -73,6 +75,7 @@ class Kernels(Interface):
         root_scale: bool = False,
         function: str = "",
         one_array: bool = False,
+        blocks: bool = False,
         holder: type[Any] = State,
         **letters: Mapping[str, Any],
     ) -> None:
@@ -80,7 +83,7 @@ class Kernels(Interface):
         self.transition = "scaled" if decay is not None else transition
         self.decay, self.first, self.root_scale = decay, first, root_scale
         self.layout = Layout.of(name, public, **letters)
-        self.one_array, self.holder = one_array, holder
+        self.one_array, self.blocks, self.holder = one_array, blocks, holder
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]

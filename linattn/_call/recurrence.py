@@ -38,7 +38,7 @@ from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import State
-from . import mapped, pools
+from . import mapped, pools, whole_blocks
 from .kernels import Kernels
 
 if TYPE_CHECKING:
@@ -78,10 +78,18 @@ class Recurrence(Kernels):
         state_indices: ArrayLike | None = None,
         return_state: bool = False,
         state_at: ArrayLike | None = None,
+        block: int | None = None,
         out: Array | None = None,
         **flags: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if block is not None:
+            return whole_blocks.call(
+                self, "forward", operands, block, feature_map=feature_map, scale=scale,
+                normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+                initial_state=initial_state, state_indices=state_indices,
+                return_state=return_state, state_at=state_at, out=out,
+            )  # fmt: skip
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
@@ -138,9 +146,17 @@ class Recurrence(Kernels):
         state_indices: ArrayLike | None = None,
         grad_state: Any = None,
         state_at: ArrayLike | None = None,
+        block: int | None = None,
         **flags: Any,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
+        if block is not None:
+            return whole_blocks.call(
+                self, "backward", operands, block, feature_map=feature_map, grad_out=grad_out,
+                scale=scale, normalize=normalize, eps=eps, key_lengths=key_lengths,
+                cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices,
+                grad_state=grad_state, state_at=state_at,
+            )  # fmt: skip
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None

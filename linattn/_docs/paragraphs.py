@@ -103,6 +103,16 @@ cu_seqlens : array_like of int, shape (sequences + 1,), optional
     Bounds of sequences packed along n: sequence i is ``cu_seqlens[i]`` to
     ``cu_seqlens[i + 1]`` and has its own state.  Sequences may be empty.
 
+block
+-----
+block : int, optional
+    All tokens of a block of this many read the state after the last one of them, with the
+    decays and writes of later tokens of the block, and so they affect all outputs of their
+    block.  The normaliser is that of this state.  Blocks begin anew at each packed
+    sequence, and the last one may be shorter.  With 1 each token reads the state after
+    itself, as by default; from n on every token reads all of them.  The call is made as one
+    of twice as many tokens, on copies of the operands.
+
 initial_state
 -------------
 initial_state : State, optional

@@ -5,7 +5,10 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-CAUSAL, NONCAUSAL = Recurrence("causal", transition="identity"), Recurrence("noncausal")
+CAUSAL, NONCAUSAL = (
+    Recurrence("causal", transition="identity", blocks=True),
+    Recurrence("noncausal"),
+)
 causal_function = Functions(CAUSAL, feature_map="elu", normalize=True, eps=1e-6)
 noncausal_function = Functions(NONCAUSAL, feature_map="elu", normalize=True, eps=1e-6)
 

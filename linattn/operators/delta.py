@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-DELTA = Recurrence("delta")
+DELTA = Recurrence("delta", blocks=True)
 function = Functions(DELTA)
 
 

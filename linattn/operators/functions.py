@@ -44,6 +44,7 @@ OPTIONS = {
     "return_state": ("bool", False),
     "grad_state": ("State", None),
     "state_at": ("ArrayLike", None),
+    "block": ("int", None),
     "out": ("Array", None),
     "activation": ("Activation", None),
 }
@@ -60,13 +61,14 @@ class Form(NamedTuple):
 FORMS = {
     "forward": Form(
         {},
-        ("key_lengths", "cu_seqlens", "initial_state", "state_indices", "return_state", "state_at",
-         "out"),
+        ("key_lengths", "cu_seqlens", "block", "initial_state", "state_indices", "return_state",
+         "state_at", "out"),
         "Array | tuple[Array, State]",
     ),
     "backward": Form(
         {"grad_out": "ArrayLike"},
-        ("key_lengths", "cu_seqlens", "initial_state", "state_indices", "grad_state", "state_at"),
+        ("key_lengths", "cu_seqlens", "block", "initial_state", "state_indices", "grad_state",
+         "state_at"),
         "tuple[Any, ...]",
     ),
     "step": Form({"state": "State"}, ("in_place", "state_indices"), "tuple[Array, State]"),
@@ -121,6 +123,7 @@ class Functions:
     def _options(self, method: str) -> Iterator[Parameter]:
         r = self._r
         has = {"scale": r.scaled, "feature_map": r.mapped, "key_lengths": r.keys}
+        has["block"] = r.blocks
         has |= dict.fromkeys(("normalize", "eps"), r.normalizer)
         has |= dict.fromkeys(self._positional, False)
         if r.cross:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-GATED = Recurrence("gated", transition="decay")
+GATED = Recurrence("gated", transition="decay", blocks=True)
 function = Functions(GATED)
 
 
@@ -26,6 +26,8 @@ def gated() -> None:
     bonus : array_like, shape (..., d), optional
         Weight u of each key channel for a token's own key.  With a bonus, queries read the
         memory before their own token decays it and writes to it.  It is converted as ``g`` is.
+    $block
+        Not with a ``bonus``.
 
     Returns
     -------

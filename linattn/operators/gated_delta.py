@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-GATED_DELTA = Recurrence("gated_delta")
+GATED_DELTA = Recurrence("gated_delta", blocks=True)
 function = Functions(GATED_DELTA)
 
 

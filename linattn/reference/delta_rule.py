@@ -7,13 +7,13 @@ from . import maps
 from . import states as _states
 from .gated_rules import gated_delta_backward
 from .linear import (
+    _blocks,
     _channels,
     _exists,
     _finish,
     _keys_exist,
     _outer,
     _start,
-    _tokens,
     _vecmat,
     _wide,
 )
@@ -22,12 +22,13 @@ from .linear import (
 @_states.of_sequence
 def delta(
     q, k, v, beta, *, scale=1.0, feature_map="identity",
-    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, return_state=False,
 ):  # fmt: skip
     """Fast weights with the delta rule: a write replaces what the memory held at k.
 
     ``s_i = s_{i-1} + b_i (beta_i (v_i - s_{i-1}^T b_i))^T``, ``o_i = a_i^T s_i``.
-    Schlag et al. 2021, eq. 24-25.
+    Schlag et al. 2021, eq. 24-25.  With ``block`` the state that a token reads is the one after
+    the last token of its block.
 
     Parameters
     ----------
@@ -48,17 +49,19 @@ def delta(
     strength = _exists(_channels(beta, q, k, v), key_lengths)
     s, z = _start(a, b, u, initial_state, cu_seqlens, strength)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
-    for r, i in _tokens(cu_seqlens, q.shape[-2]):
-        error = u[..., i, :] - _vecmat(b[..., i, :], s[..., r, :, :])
-        s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
-        o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
+    for r, tokens in _blocks(cu_seqlens, q.shape[-2], block):
+        for i in tokens:
+            error = u[..., i, :] - _vecmat(b[..., i, :], s[..., r, :, :])
+            s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
+        for i in tokens:
+            o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
     return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
 def delta_backward(
     q, k, v, beta, grad_out, *, scale=1.0, feature_map="identity",
-    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, grad_state=None,
 ):  # fmt: skip
     """Gradients of ``sum(grad_out * delta(q, k, v, beta)) + sum(grad_state * final state)``.
 
@@ -76,7 +79,7 @@ def delta_backward(
     """
     dq, dk, dv, _, *others = gated_delta_backward(
         q, k, v, np.zeros(np.shape(q)[-2]), beta, grad_out, scale=scale, feature_map=feature_map,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens, block=block, initial_state=initial_state,
         grad_state=grad_state,
     )  # fmt: skip
     return dq, dk, dv, *others

@@ -6,6 +6,7 @@ import numpy as np
 from . import maps
 from . import states as _states
 from .linear import (
+    _blocks,
     _chain,
     _channels,
     _exists,
@@ -17,7 +18,6 @@ from .linear import (
     _start,
     _sum_channels,
     _sum_to,
-    _tokens,
     _vecmat,
     _wide,
 )
@@ -26,12 +26,13 @@ from .linear import (
 @_states.of_sequence
 def gated(
     q, k, v, g, *, scale=1.0, feature_map="identity", bonus=None,
-    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, return_state=False,
 ):  # fmt: skip
     """Causal linear attention whose state decays before each write.
 
     ``s_i = exp(g_i) s_{i-1} + b_i v_i^T``, ``o_i = a_i^T s_i``; with a bonus u it reads before
-    it decays and writes: ``o_i = a_i^T (s_{i-1} + (u b_i) v_i^T)``.
+    it decays and writes: ``o_i = a_i^T (s_{i-1} + (u b_i) v_i^T)``.  With ``block``, and without a
+    bonus, the state that a token reads is the one after the last token of its block.
 
     Parameters
     ----------
@@ -54,19 +55,21 @@ def gated(
     u = _bonus(bonus, b)
     s, z = _start(a, b, w, initial_state, cu_seqlens, decay, u)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), np.result_type(s, u))
-    for r, i in _tokens(cu_seqlens, q.shape[-2]):
-        write = _outer(b[..., i, :], w[..., i, :])
-        if bonus is not None:
-            seen = s[..., r, :, :] + u[..., 0, :, None] * write
-        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :]) + write
-        o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :] if bonus is None else seen)
+    for r, tokens in _blocks(cu_seqlens, q.shape[-2], block):
+        for i in tokens:
+            write = _outer(b[..., i, :], w[..., i, :])
+            if bonus is not None:  # then blocks have one token
+                seen = s[..., r, :, :] + u[..., 0, :, None] * write
+            s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :]) + write
+        for i in tokens:
+            o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :] if bonus is None else seen)
     return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
 def gated_backward(
     q, k, v, g, grad_out, *, scale=1.0, feature_map="identity", bonus=None,
-    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, grad_state=None,
 ):  # fmt: skip
     """Gradients of ``sum(grad_out * gated(q, k, v, g)) + sum(grad_state * final state)``.
 
@@ -98,19 +101,22 @@ def gated_backward(
     da, db, dg = (np.empty((*lead, n, d), s.dtype) for _ in range(3))
     dv, du = np.empty((*lead, n, v.shape[-1]), s.dtype), np.zeros((*lead, 1, d), s.dtype)
     kept = []  # exp(g_i) s_{i-1} of every token
-    for r, i in _tokens(cu_seqlens, n):
-        before = s[..., r, :, :].copy()
-        kept.append(_kept(decay[..., i, :], before))
-        s[..., r, :, :] = kept[-1] + _outer(b[..., i, :], w[..., i, :])
-        da[..., i, :] = _matvec(s[..., r, :, :] if bonus is None else before, c[..., i, :])
-    for r, i in reversed(list(_tokens(cu_seqlens, n))):
-        read = _outer(a[..., i, :], c[..., i, :])
+    for r, tokens in _blocks(cu_seqlens, n, block):
+        for i in tokens:
+            before = s[..., r, :, :].copy()
+            kept.append(_kept(decay[..., i, :], before))
+            s[..., r, :, :] = kept[-1] + _outer(b[..., i, :], w[..., i, :])
+        for i in tokens:
+            da[..., i, :] = _matvec(s[..., r, :, :] if bonus is None else before, c[..., i, :])
+    for r, tokens in reversed(list(_blocks(cu_seqlens, n, block))):
+        read = sum(_outer(a[..., i, :], c[..., i, :]) for i in tokens)
         if bonus is None:
             ds[..., r, :, :] += read
-        dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
-        db[..., i, :] = _matvec(ds[..., r, :, :], w[..., i, :])
-        dg[..., i, :] = _gradient_of_gate(decay[..., i, :], kept.pop(), ds[..., r, :, :])
-        ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
+        for i in reversed(tokens):
+            dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
+            db[..., i, :] = _matvec(ds[..., r, :, :], w[..., i, :])
+            dg[..., i, :] = _gradient_of_gate(decay[..., i, :], kept.pop(), ds[..., r, :, :])
+            ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
         if bonus is not None:
             ds[..., r, :, :] += read
             ub = u[..., 0, :] * b[..., i, :]

@@ -11,6 +11,7 @@ from . import maps
 from . import states as _states
 from .gated_attention import _gradient_of_gate, _kept
 from .linear import (
+    _blocks,
     _chain,
     _channels,
     _exists,
@@ -31,12 +32,13 @@ from .linear import (
 @_states.of_sequence
 def gated_delta(
     q, k, v, g, beta, *, scale=1.0, feature_map="identity", erase=None,
-    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, return_state=False,
 ):  # fmt: skip
     """The delta rule on a memory that decays.
 
     ``s_i = R_i + b_i (beta_i (v_i - R_i^T e_i))^T``, ``o_i = a_i^T s_i``, with ``e_i = b_i`` or the
-    erase key.  Yang et al. 2025, eq. 10.
+    erase key.  Yang et al. 2025, eq. 10.  With ``block`` the state that a token reads is the one
+    after the last token of its block.
 
     Parameters
     ----------
@@ -60,18 +62,20 @@ def gated_delta(
     )
     s, z = _start(a, b, u, initial_state, cu_seqlens, e, decay, strength)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
-    for r, i in _tokens(cu_seqlens, q.shape[-2]):
-        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
-        error = u[..., i, :] - _vecmat(e[..., i, :], s[..., r, :, :])
-        s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
-        o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
+    for r, tokens in _blocks(cu_seqlens, q.shape[-2], block):
+        for i in tokens:
+            s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
+            error = u[..., i, :] - _vecmat(e[..., i, :], s[..., r, :, :])
+            s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
+        for i in tokens:
+            o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
     return (o, _finish(s, z, cu_seqlens)) if return_state else o
 
 
 @_states.of_gradients
 def gated_delta_backward(
     q, k, v, g, beta, grad_out, *, scale=1.0, feature_map="identity", erase=None,
-    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, grad_state=None,
 ):  # fmt: skip
     """Gradients of ``sum(grad_out * gated_delta(...)) + sum(grad_state * final state)``.
 
@@ -98,23 +102,27 @@ def gated_delta_backward(
     da, db, de, dg = (np.empty((*lead, n, s.shape[-2]), s.dtype) for _ in range(4))
     error, dv, dstrength = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(3))
     decayed = []  # R_i of every token
-    for r, i in _tokens(cu_seqlens, n):
-        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
-        decayed.append(s[..., r, :, :].copy())
-        error[..., i, :] = u[..., i, :] - _vecmat(e[..., i, :], decayed[-1])
-        s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error[..., i, :])
-        da[..., i, :] = _matvec(s[..., r, :, :], h[..., i, :])
-    for r, i in reversed(list(_tokens(cu_seqlens, n))):
-        before = decayed.pop()
-        ds[..., r, :, :] += _outer(a[..., i, :], h[..., i, :])
-        y = _vecmat(b[..., i, :], ds[..., r, :, :])
-        dstrength[..., i, :] = y * error[..., i, :]
-        dv[..., i, :] = strength[..., i, :] * y
-        db[..., i, :] = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
-        de[..., i, :] = -_matvec(before, dv[..., i, :])
-        ds[..., r, :, :] -= _outer(e[..., i, :], dv[..., i, :])
-        dg[..., i, :] = _gradient_of_gate(decay[..., i, :], before, ds[..., r, :, :])
-        ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
+    for r, tokens in _blocks(cu_seqlens, n, block):
+        for i in tokens:
+            s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
+            decayed.append(s[..., r, :, :].copy())
+            error[..., i, :] = u[..., i, :] - _vecmat(e[..., i, :], decayed[-1])
+            s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error[..., i, :])
+        for i in tokens:
+            da[..., i, :] = _matvec(s[..., r, :, :], h[..., i, :])
+    for r, tokens in reversed(list(_blocks(cu_seqlens, n, block))):
+        for i in tokens:
+            ds[..., r, :, :] += _outer(a[..., i, :], h[..., i, :])
+        for i in reversed(tokens):
+            before = decayed.pop()
+            y = _vecmat(b[..., i, :], ds[..., r, :, :])
+            dstrength[..., i, :] = y * error[..., i, :]
+            dv[..., i, :] = strength[..., i, :] * y
+            db[..., i, :] = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
+            de[..., i, :] = -_matvec(before, dv[..., i, :])
+            ds[..., r, :, :] -= _outer(e[..., i, :], dv[..., i, :])
+            dg[..., i, :] = _gradient_of_gate(decay[..., i, :], before, ds[..., r, :, :])
+            ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
     de, dg, dstrength = (_exists(x, key_lengths) for x in (de, dg, dstrength))
     if erase is None:
         db = db + de

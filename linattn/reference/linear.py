@@ -32,12 +32,13 @@ class State(NamedTuple):
 @_states.of_sequence
 def causal(
     q, k, v, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
-    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, return_state=False,
 ):  # fmt: skip
     """Causal linear attention.
 
     ``s_i = s_{i-1} + b_i v_i^T``, ``z_i = z_{i-1} + b_i``, ``o_i = a_i^T s_i / (a_i . z_i + eps)``;
     without the normaliser ``o_i = a_i^T s_i``.  Katharopoulos et al. 2020, eq. 9-12.
+    With ``block`` the state that a token reads is the one after the last token of its block.
 
     Parameters
     ----------
@@ -60,18 +61,20 @@ def causal(
     a, b, v = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
     s, z = _start(a, b, v, initial_state, cu_seqlens)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
-    for r, i in _tokens(cu_seqlens, q.shape[-2]):
-        s[..., r, :, :] += _outer(b[..., i, :], v[..., i, :])
-        z[..., r, :] += b[..., i, :]
-        num = _vecmat(a[..., i, :], s[..., r, :, :])
-        o[..., i, :] = num / (_dot(a[..., i, :], z[..., r, :]) + eps) if normalize else num
+    for r, tokens in _blocks(cu_seqlens, q.shape[-2], block):
+        for i in tokens:
+            s[..., r, :, :] += _outer(b[..., i, :], v[..., i, :])
+            z[..., r, :] += b[..., i, :]
+        for i in tokens:
+            num = _vecmat(a[..., i, :], s[..., r, :, :])
+            o[..., i, :] = num / (_dot(a[..., i, :], z[..., r, :]) + eps) if normalize else num
     return (o, _finish(s, z, cu_seqlens, normalize)) if return_state else o
 
 
 @_states.of_gradients
 def causal_backward(
     q, k, v, grad_out, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
-    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+    key_lengths=None, cu_seqlens=None, block=None, initial_state=None, grad_state=None,
 ):  # fmt: skip
     """Gradients of ``sum(grad_out * causal(q, k, v)) + sum(grad_state * final state)``.
 
@@ -97,23 +100,27 @@ def causal_backward(
     da, db = (np.empty((*lead, n, s.shape[-2]), s.dtype) for _ in range(2))
     h, dv = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(2))
     c = np.zeros((*lead, n, 1), s.dtype)
-    for r, i in _tokens(cu_seqlens, n):
-        s[..., r, :, :] += _outer(b[..., i, :], u[..., i, :])
-        z[..., r, :] += b[..., i, :]
-        h[..., i, :] = g[..., i, :]
-        if normalize:
-            den = _dot(a[..., i, :], z[..., r, :]) + eps
-            h[..., i, :] /= den
-            c[..., i, :] = -_dot(h[..., i, :], _vecmat(a[..., i, :], s[..., r, :, :])) / den
-        da[..., i, :] = _matvec(s[..., r, :, :], h[..., i, :])
-        if normalize:
-            da[..., i, :] += c[..., i, :] * z[..., r, :]
+    for r, tokens in _blocks(cu_seqlens, n, block):
+        for i in tokens:
+            s[..., r, :, :] += _outer(b[..., i, :], u[..., i, :])
+            z[..., r, :] += b[..., i, :]
+        for i in tokens:
+            h[..., i, :] = g[..., i, :]
+            if normalize:
+                den = _dot(a[..., i, :], z[..., r, :]) + eps
+                h[..., i, :] /= den
+                c[..., i, :] = -_dot(h[..., i, :], _vecmat(a[..., i, :], s[..., r, :, :])) / den
+            da[..., i, :] = _matvec(s[..., r, :, :], h[..., i, :])
+            if normalize:
+                da[..., i, :] += c[..., i, :] * z[..., r, :]
     ds, dz = _start(a, b, u, grad_state, cu_seqlens, g)
-    for r, i in reversed(list(_tokens(cu_seqlens, n))):
-        ds[..., r, :, :] += _outer(a[..., i, :], h[..., i, :])
-        dz[..., r, :] += c[..., i, :] * a[..., i, :] if normalize else 0
-        db[..., i, :] = _matvec(ds[..., r, :, :], u[..., i, :]) + dz[..., r, :]
-        dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
+    for r, tokens in reversed(list(_blocks(cu_seqlens, n, block))):
+        for i in tokens:
+            ds[..., r, :, :] += _outer(a[..., i, :], h[..., i, :])
+            dz[..., r, :] += c[..., i, :] * a[..., i, :] if normalize else 0
+        for i in tokens:
+            db[..., i, :] = _matvec(ds[..., r, :, :], u[..., i, :]) + dz[..., r, :]
+            dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
     grads = _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
     return *grads, *_gradient_of_state(ds, dz, initial_state, grad_state, cu_seqlens, normalize)
 
@@ -233,10 +240,15 @@ def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
 
 def _tokens(cu_seqlens, n: int) -> Iterator[tuple[int, int]]:
     """(r, i) for every token i of every packed sequence r."""
+    return ((r, i) for r, tokens in _blocks(cu_seqlens, n, None) for i in tokens)
+
+
+def _blocks(cu_seqlens, n: int, block: int | None) -> Iterator[tuple[int, range]]:
+    """(r, tokens) for every block of so many tokens, 1 by default, of every packed sequence r."""
     bounds = (0, n) if cu_seqlens is None else cu_seqlens
     for r, (start, stop) in enumerate(pairwise(bounds)):
-        for i in range(start, stop):
-            yield r, i
+        for begin in range(start, stop, block or 1):
+            yield r, range(begin, min(begin + (block or 1), stop))
 
 
 def _start(a: Array, b: Array, v: Array, state: State | None, cu_seqlens, *others: Array):

@@ -16,7 +16,7 @@ _RANKS = {"linear_scan": 1, "wkv": 1}
 #: The axes of tokens where they are not the last but one.
 _TOKENS = {"slstm": {"x": -4, "grad_out": -3}}
 #: Options that steps lack.
-_OF_SEQUENCES = ("reverse", "key_lengths", "cu_seqlens", "initial_state", "return_state")
+_OF_SEQUENCES = ("reverse", "key_lengths", "cu_seqlens", "block", "initial_state", "return_state")
 
 
 def of_step(f):

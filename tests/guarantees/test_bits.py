@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from layouts import LAYOUTS
 from states import assert_same, flat
-from table import ALL, CASES, FIRST, SHARED, apply, first_of
+from table import ALL, BLOCKS, CASES, FIRST, SHARED, apply, first_of
 
 from linattn import reference
 
-EACH = pytest.mark.parametrize("case", ALL, ids=str)
+EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
 HELD = pytest.mark.parametrize("case", CASES, ids=str)
 MATRICES = {"fortran", "features_first", "every_second_row", "rows_backwards"}
 

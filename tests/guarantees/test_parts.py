@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from states import assert_same, flat
-from table import ALL, CASES, ROUNDINGS, allowed, apply, rows, same, wide
+from table import ALL, BLOCKS, CASES, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
 from linattn._call.recurrence import RECURRENCES
@@ -17,7 +17,7 @@ EACH = pytest.mark.parametrize("case", CASES, ids=str)
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in ALL if x.row is not None and x.row.keys]
+WITH_LENGTHS = [x for x in ALL + BLOCKS if x.row is not None and x.row.keys]
 
 
 def per_token(case):
@@ -52,7 +52,7 @@ def test_a_cut_anywhere(case, dtype, t):
         close(x, y, atol=atol)
 
 
-@EACH
+@pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
 @DTYPES
 @pytest.mark.parametrize("bounds", [[0, 0, 17, 50, 50, N], MANY], ids=["few", "many"])
 def test_packed_sequences(case, dtype, bounds):

@@ -10,7 +10,7 @@ from isas import ISAS
 from operands import vanishes
 from slow import slow
 from states import assert_same, flat
-from table import ALL, ROUNDINGS, SHARED, Case, apply, first_of, wide
+from table import ALL, BLOCKS, ROUNDINGS, SHARED, Case, apply, first_of, wide
 
 from linattn import feature_maps, reference
 
@@ -19,7 +19,7 @@ try:
 except ImportError:
     bfloat16 = np.float16
 
-EACH = pytest.mark.parametrize("case", ALL, ids=str)
+EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
 #: n, d, m: within and around vectors, chunks and panels.
 SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
 MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]

@@ -101,7 +101,7 @@ class Case(NamedTuple):
 
     @property
     def step_options(self) -> dict[str, Any]:
-        lacking = {*self.row.flags["forward"]} - {*self.row.flags["step"]}
+        lacking = {*self.row.flags["forward"]} - {*self.row.flags["step"]} | {"block"}
         return {x: y for x, y in self.options.items() if x not in lacking}
 
     def core(self, d: int, m: int) -> tuple[int, ...]:
@@ -240,6 +240,12 @@ FIRST = first_of(CASES)
 #: queries, keys and values, where the others scan channels.
 RULES = [x for x in CASES if x.row.decay is None and x.row.holder is State and not x.row.one_array]
 ATTENTION = [x for x in RULES if "v" in x.letters]
+#: Rows whose tokens are in blocks that read one state.
+BLOCKS = [
+    x._replace(options=x.options | {"block": 3})
+    for x in RULES
+    if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
+]
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 

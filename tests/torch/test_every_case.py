@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from bounds import close
 from states import flat
-from table import ALL, CASES, RULES, allowed, apply
+from table import ALL, BLOCKS, CASES, RULES, allowed, apply
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 lt = pytest.importorskip("linattn.torch")
 
-EACH = pytest.mark.parametrize("case", ALL, ids=str)
-HELD = pytest.mark.parametrize("case", CASES, ids=str)
+EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
+HELD = pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
 
 
 def leaves(operands, state=None):
@@ -80,7 +80,7 @@ def test_gradients_of_a_step(case):
         close(token[name].grad.numpy(), y, atol=allowed(*flat(expected)))
 
 
-@pytest.mark.parametrize("case", RULES, ids=str)
+@pytest.mark.parametrize("case", RULES + BLOCKS, ids=str)
 def test_packed_sequences(case):
     operands = case.operands((), 9)
     tensors, _ = leaves(operands)

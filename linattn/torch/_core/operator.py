@@ -19,7 +19,7 @@ from ..._call.recurrence import RECURRENCES
 from ..._call.tables import MAPS
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import no_state
-from . import conversions, map_texts, option_checks, tensor_pools
+from . import conversions, map_texts, option_checks, tensor_blocks, tensor_pools
 from .computation import Computation
 from .conversions import work_dtype
 from .descriptions import OTHERS, Description, of_recurrence
@@ -111,6 +111,7 @@ class TensorOperator(Computation):
         return_state: bool = False,
         state_indices: Any = None,
         state_at: Any = None,
+        block: Any = None,
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
@@ -120,10 +121,16 @@ class TensorOperator(Computation):
         )  # fmt: skip
         if return_state:
             options["return_state"] = True
+        if block is not None:
+            options["block"] = block
         result = self._direct(self.forward_of, operands, there, options)
         if result is not NotImplemented:
             return result
         options.pop("return_state", None)
+        if options.pop("block", None) is not None:
+            return tensor_blocks.forward(
+                self, operands, block, return_state=return_state, **there, **options
+            )
         if state_indices is not None or state_at is not None:
             return tensor_pools.forward(
                 self, operands, state_indices=state_indices, state_at=state_at,

@@ -182,7 +182,8 @@ def _at_positions(
     return o, _stacked(operator, [states[end] for end in cut.positions], state), state
 
 
-def _positions(name: str, state_at: Any, n: int) -> list[int]:
+def positions_of(name: str, state_at: Any, n: int) -> list[int]:
+    """``state_at``, checked."""
     if torch.compiler.is_compiling():  # which cannot trace the checks
         if isinstance(state_at, Tensor):
             private.break_graph("state_at is a tensor; a list of int breaks no graph")
@@ -208,7 +209,7 @@ def _cut(
     ]
     n = sizes["n"]
     return Segments(
-        operands, axes, n, _positions(operator.name, state_at, n), reverse=reverse
+        operands, axes, n, positions_of(operator.name, state_at, n), reverse=reverse
     ), lead
 
 

@@ -1,0 +1,271 @@
+"""``block``: what all tokens of a block read, beside what `table.BLOCKS` checks."""
+
+from inspect import signature
+
+import numpy as np
+import pytest
+from adjoint import check
+from bounds import close, roundings
+from operands import twin
+from states import assert_same, drawn, flat
+from table import BLOCKS, FIRST, allowed, apply, first_of, same
+
+import linattn
+from linattn import State, feature_maps, reference
+from linattn._call.recurrence import RECURRENCES
+from linattn._call.tables import MAPS
+from linattn._call.whole_blocks import silent_key
+
+LEAD, N = (2,), 11
+EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
+ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
+
+
+def without(case, block=None):
+    """The same call with another block, or none."""
+    options = {x: y for x, y in case.options.items() if x != "block"}
+    return case._replace(options=options if block is None else options | {"block": block})
+
+
+@EACH
+@pytest.mark.parametrize("block", [2, 3, 4, N, 20])
+def test_definition(case, block):
+    """Each token reads what a query in place of its block's last one does."""
+    operands = case.operands(LEAD, N)
+    o = without(case, block).call(operands)
+    for t in range(N):
+        end = min(t // block * block + block, N)
+        given = case.tokens(operands, 0, end)
+        given["q"] = given["q"].copy()
+        given["q"][:, -1] = operands["q"][:, t]
+        expected = without(case).call(given)[:, -1]
+        close(o[:, t], expected, atol=allowed(expected, o))
+
+
+@EACH
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_blocks_of_one_token(case, dtype):
+    """The bits of the call without blocks."""
+    operands, states = case.operands(LEAD, N, dtype=dtype), {}
+    if dtype != "float16":
+        states = {x: case.state(LEAD, dtype=dtype) for x in ("initial_state", "grad_state")}
+    result = without(case, 1).results(operands, **states)
+    assert_same(result, without(case).results(operands, **states))
+
+
+@pytest.mark.parametrize("feature_map", [*MAPS, "dpfp"])
+def test_one_block_is_attention_to_all_tokens(feature_map):
+    q, k, v = np.abs(np.random.default_rng(0).standard_normal((3, 2, N, 4)))
+    options = {"feature_map": feature_map}
+    expected = linattn.noncausal(q, k, v, **options)
+    for block in (N, np.int64(N + 1), 10**30):
+        o = linattn.causal(q, k, v, block=block, **options)
+        close(o, expected, atol=allowed(o, expected))
+    grads = linattn.causal_backward(q, k, v, v, block=N, **options)
+    expected = linattn.noncausal_backward(q, k, v, v, **options)
+    for x, y in zip(grads, expected, strict=True):
+        close(x, y, atol=allowed(*expected))
+
+
+@EACH
+@pytest.mark.parametrize("states", [False, True])
+def test_gradients_of_the_twin(case, states):
+    rng = np.random.default_rng(1)
+    operands = case.operands(LEAD, N)
+    grad_out, names = operands.pop("grad_out"), list(operands)
+    forward, more, leaves, last = getattr(twin(case.name), case.name), {}, [], []
+    if states:
+        core, normalize = case.state(LEAD).s.shape, case.options.get("normalize", False)
+        start, grad = (drawn(case.row, rng, core, normalize) for _ in range(2))
+        more = {"initial_state": start, "grad_state": grad}
+        leaves, last = flat(start), flat(grad)
+
+    def run(*moved):
+        given = dict(zip(names, moved, strict=False))
+        if states:
+            begin = State(*moved[len(names) :])
+            given |= {"initial_state": begin, "return_state": True}
+        return forward(**given, **case.options)
+
+    for module in (reference, linattn):
+        grads = case.backward(operands | {"grad_out": grad_out}, module, **more)
+        check(run, [*operands.values(), *leaves], [grad_out, *last], grads, rng)
+
+
+@EACH
+def test_states(case):
+    """Those of calls without blocks; after any number of tokens, and in the rows of a pool."""
+    operands, pool, indices = case.operands((3,), N), case.state((5,)), [4, 0, 2]
+    start = apply(lambda x: x[indices], pool)
+    _, last = without(case).forward(operands, initial_state=start)
+    _, expected = without(case).forward(operands, initial_state=start, state_at=[0, 2, 3, 8, N])
+    o, end = case.forward(operands, initial_state=start)
+    found, states = case.forward(operands, initial_state=start, state_at=[0, 2, 3, 8, N])
+    close(found, o, atol=allowed(o, found))
+    for x, y in zip(flat([end, states]), flat([last, expected]), strict=True):
+        close(x, y, atol=allowed(*flat([last, expected])))
+    more = {"initial_state": start, "grad_state": states, "state_at": [0, 2, 3, 8, N]}
+    grads = case.backward(operands, **more)
+    expected = case.backward(operands, reference, **more)
+    for x, y in zip(flat(list(grads)), flat(list(expected)), strict=True):
+        close(x, y, atol=allowed(*flat(list(expected))))
+    found, after = case.forward(operands, initial_state=pool, state_indices=indices)
+    assert after is pool
+    assert_same([found, *flat(apply(lambda x: x[indices], pool))], [o, *flat(end)])
+
+
+@EACH
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_later_blocks(case, value):
+    """Nothing in them changes a bit of an output."""
+    operands = case.operands(LEAD, N)
+    expected = case.call(operands)
+    changed = {name: x.copy() for name, x in operands.items()}
+    for x in case.tokens(changed, 6, N).values():
+        x[...] = value
+    np.testing.assert_array_equal(case.call(changed)[:, :6], expected[:, :6])
+    assert not same([case.call(changed)[:, 6:]], [expected[:, 6:]])
+
+
+@ONE
+def test_outputs(case):
+    """In memory of the caller, which an operand may share, as it is if the call fails."""
+    operands = case.operands(LEAD, N, d=5, m=5)
+    expected = case.call(operands)
+    shared = np.zeros((*LEAD, N + 1, 5))
+    operands["q"], shared[:, :-1] = shared[:, :-1], operands["q"]
+    before = shared.copy()
+    for wrong in ({"key_lengths": [3, N + 1]}, {"cu_seqlens": [0, 5, N + 1]}, {"block": 0}):
+        with pytest.raises(ValueError, match=f"^{case.name}: {next(iter(wrong))}"):
+            without(case).call(operands, out=shared[:, 1:], **{"block": 3} | wrong)
+        assert_same([shared], [before])
+    out = shared[:, 1:]
+    assert case.call(operands, out=out) is out
+    assert_same([out], [expected])
+
+
+@ONE
+@pytest.mark.parametrize("block", [2.0, True, "3", [3], np.array([3])])
+def test_what_is_no_integer(case, block):
+    operands = case.operands(LEAD, N)
+    case = without(case, block)
+    for call, name in ((case.call, ""), (case.backward, "_backward")):
+        with pytest.raises(TypeError, match=f"^{case.name}{name}: block is .*expected an integer"):
+            call(operands)
+
+
+@ONE
+def test_errors(case):
+    """They name the function that was called, and sizes that it was called with."""
+    operands, bad = case.operands(LEAD, N), without(case, -1)
+    for call, name in ((bad.call, case.name), (bad.backward, f"{case.name}_backward")):
+        with pytest.raises(ValueError, match=f"^{name}: block is -1; expected at least 1"):
+            call(operands)
+    wrong = {
+        "key_lengths": ([1, 2, 3], r"shape \(3,\); expected one that broadcasts .*\(2,\)"),
+        "cu_seqlens": ([0, 4], f"ends with 4; expected n = {N}"),
+        "state_at": ([N + 1], f"has values from {N + 1} to {N + 1}; expected 0 to {N}"),
+        "out": (np.empty((2, N, 4)), rf"has shape \(2, {N}, 4\); expected \(2, {N}, 5\)"),
+        "initial_state": (State(np.empty(3)), "has shape|is None"),
+    }
+    for name, (x, message) in wrong.items():
+        with pytest.raises((ValueError, TypeError), match=f"^{case.name}: {name}.*({message})"):
+            case.forward(operands, **{name: x})
+    with pytest.raises(ValueError, match=rf"grad_out has shape .* expected \(2, {N}, 5\)"):
+        case.backward(operands | {"grad_out": np.ones((2, 2 * N, 5))})
+    with pytest.raises(ValueError, match=rf"^{case.name}: v has shape \(2, 3, 5\)"):
+        case.call(operands | {"v": operands["v"][:, :3]})
+
+
+def test_who_takes_blocks():
+    names = {"causal", "gated", "delta", "gated_delta"}
+    for case in FIRST:
+        for name in case.row.names.values():
+            takes = "block" in signature(getattr(linattn, name)).parameters
+            assert takes == (case.name in names and name != case.step)
+    assert {x.name for x in BLOCKS} == names
+    assert not RECURRENCES["noncausal"].blocks
+
+
+def test_with_a_bonus():
+    """A token that reads before it writes has a state of its own."""
+    q, u = np.ones((N, 4)), np.ones(4)
+    with pytest.raises(ValueError, match=r"^gated: block is 2 and bonus is given"):
+        linattn.gated(q, q, q, q[:, 0], bonus=u, block=2)
+    with pytest.raises(ValueError, match=r"^gated_backward: block is 2 and bonus is given"):
+        linattn.gated_backward(q, q, q, q[:, 0], q, bonus=u, block=2)
+    o = linattn.gated(q, q, q, -q[:, 0], bonus=u, block=1)
+    assert_same([o], [linattn.gated(q, q, q, -q[:, 0], bonus=u)])
+
+
+def test_dask_arrays():
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    x = np.ones((N, 4))
+    with pytest.raises(TypeError, match=r"^causal: block is 2 and an operand is a dask array"):
+        linattn.causal(da.asarray(x), x, x, block=2)
+    with pytest.raises(TypeError, match=r"^causal_backward: block is 2 and an operand is a dask"):
+        linattn.causal_backward(x, x, x, da.asarray(x), block=2)
+
+
+# --- maps -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_keys_without_features(feature_map, dtype):
+    k, v = np.full((3, 4), silent_key(feature_map), dtype), np.ones((3, 5), dtype)
+    _, state = linattn.causal(v[:, :4], k, v, feature_map=feature_map, return_state=True)
+    for x in flat(state):
+        np.testing.assert_array_equal(x, 0)
+
+
+MAP_OBJECTS = {
+    "dpfp": feature_maps.DPFP(2),
+    "fused": feature_maps.Elementwise("elu"),
+    "features": feature_maps.PositiveRandomFeatures.sample(4, 6, rng=0),
+    "taylor": feature_maps.Taylor(),
+}
+
+
+@pytest.mark.parametrize("name", MAP_OBJECTS)
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_maps_that_are_objects(name, dtype):
+    phi, rng = MAP_OBJECTS[name], np.random.default_rng(0)
+    q, k, v, g = rng.standard_normal((4, 2, N, 4)).astype(dtype)
+    options = {"feature_map": phi, "normalize": False, "key_lengths": [7, N], "block": 4}
+    o = linattn.causal(q, k, v, **options)
+    expected = reference.causal(*(x.astype(float) for x in (q, k, v)), **options)
+    close(o, expected, atol=roundings(64, expected, dtype=np.dtype(dtype)))
+    grads = linattn.causal_backward(q, k, v, g, **options)
+    expected = reference.causal_backward(*(x.astype(float) for x in (q, k, v, g)), **options)
+    for x, y in zip(grads, expected, strict=True):
+        assert x.dtype == dtype
+        close(x, y, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
+
+
+def test_maps_that_rescale():
+    x, phi = np.ones((N, 4)), MAP_OBJECTS["features"]
+    with pytest.raises(ValueError, match=r"^causal: feature_map is .*expected another map"):
+        linattn.causal(x, x, x, feature_map=phi, block=2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_denominators_of_zero_within_a_block(dtype):
+    """A token that sees no weight before its block ends spoils no gradient."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = np.abs(rng.standard_normal((4, N, 4))).astype(dtype)
+    k[:2] = 0
+    options = {"feature_map": "relu", "eps": 0.0, "block": 3}
+    assert np.isfinite(linattn.causal(q, k, v, **options)).all()
+    grads = linattn.causal_backward(q, k, v, g, **options)
+    expected = reference.causal_backward(*(x.astype(float) for x in (q, k, v, g)), **options)
+    for x, y in zip(grads, expected, strict=True):
+        close(x, y, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])
+def test_integers(dtype):
+    """Keys that write nothing may be infinite, which integers are not."""
+    q, k, v = np.random.default_rng(0).integers(0, 2, (3, N, 4)).astype(dtype)
+    o = linattn.causal(q, k, v, block=3)
+    close(o, reference.causal(q, k, v, block=3), atol=allowed(o))

@@ -1,0 +1,139 @@
+"""``block`` of tensors: what `test_every_case` leaves to gradients, graphs and errors."""
+
+import numpy as np
+import pytest
+from bounds import close
+from states import flat
+from table import BLOCKS, allowed, first_of
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+lt = pytest.importorskip("linattn.torch")
+
+import linattn  # noqa: E402
+from linattn import feature_maps  # noqa: E402
+
+N = 11
+EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
+
+
+def recorded(operands):
+    return {name: torch.tensor(x, requires_grad=True) for name, x in operands.items()}
+
+
+@EACH
+@pytest.mark.parametrize(
+    "more", [{"key_lengths": [4, N]}, {"state_at": [0, 3, 5, N]}, {"cu_seqlens": [0, 0, 4, N]}],
+    ids=lambda x: next(iter(x)),
+)  # fmt: skip
+def test_options(case, more):
+    """With a gradient and without one, results are those of arrays."""
+    operands = case.operands((2,), N)
+    expected = flat(list(case.forward(operands, **more)))
+    tensors = recorded(operands)
+    grad_out = tensors["grad_out"].detach()
+    for given in ({name: x.detach() for name, x in tensors.items()}, tensors):
+        o, state = case.forward(given, lt, **more)
+        for x, y in zip((o, *(x for x in state if x is not None)), expected, strict=True):
+            np.testing.assert_array_equal(x.detach().numpy(), y)
+    o.backward(grad_out)
+    grads = case.backward(operands, **{x: y for x, y in more.items() if x != "state_at"})
+    for name, x in zip(case.letters, grads, strict=True):
+        close(tensors[name].grad.numpy(), x, atol=allowed(*grads))
+
+
+@EACH
+def test_compiled(case):
+    """In one graph, with its gradient."""
+    operands = recorded(case.operands((2,), N, dtype="float32"))
+    grad_out, function = operands.pop("grad_out").detach(), getattr(lt, case.name)
+    torch._dynamo.reset()
+
+    def call(given):
+        return function(**given, **case.options)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    results = [f(operands) for f in (call, compiled)]
+    grads = [torch.autograd.grad(o, [*operands.values()], grad_out) for o in results]
+    assert torch.equal(*results)
+    assert all(map(torch.equal, *grads))
+
+
+@EACH
+def test_vmap(case):
+    operands = {name: torch.tensor(x) for name, x in case.operands((3,), N).items()}
+    grad_out = operands.pop("grad_out")
+    found = torch.vmap(lambda given: case.call(given, lt))(operands)
+    assert torch.equal(found, case.call(operands, lt))
+    assert found.shape == grad_out.shape
+
+
+@EACH
+def test_strides(case):
+    """Tensors (batch, tokens, heads, width), transposed."""
+    operands = {name: torch.tensor(x) for name, x in case.operands((2, 3), N).items()}
+    expected = case.call(operands, lt)
+    laid = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in operands.items()}
+    assert torch.equal(case.call(laid, lt), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_maps(dtype):
+    q, k, v = torch.randn(3, 2, N, 4, dtype=torch.float64).to(dtype).requires_grad_()
+    for phi in ("dpfp", feature_maps.Taylor(), lambda x: torch.exp(x) + 1):
+        options = {"feature_map": phi, "key_lengths": [4, N]}
+        o = lt.causal(q, k, v, **options, block=N)
+        assert o.dtype is dtype
+        expected = lt.noncausal(q, k, v, **options)
+        tolerance = 2**-6 if dtype is torch.bfloat16 else 1e-12
+        torch.testing.assert_close(o, expected, rtol=tolerance, atol=tolerance)
+        assert torch.autograd.grad(o.sum(), v)[0].isfinite().all()
+    phi = feature_maps.PositiveRandomFeatures.sample(4, 6, rng=0)
+    with pytest.raises(ValueError, match=r"^causal: feature_map is .*expected another map"):
+        lt.causal(q, k, v, feature_map=phi, block=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_denominators_of_zero_within_a_block(dtype):
+    q, k, v = (x.abs().to(dtype) for x in torch.randn(3, N, 4))
+    k[:2] = 0
+    for x in (q, k, v):
+        x.requires_grad_()
+    lt.causal(q, k, v, feature_map="relu", eps=0.0, block=3).sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@EACH
+@pytest.mark.parametrize("gradient", [False, True])
+def test_errors(case, gradient):
+    """They are those of arrays."""
+    operands = case.operands((2,), N)
+    wrong = [
+        {"block": 2.5}, {"block": 0}, {"key_lengths": [1, N + 1]}, {"cu_seqlens": [0, 4]},
+        {"state_at": [N + 1], "return_state": True}, {"v": operands["v"][:, :3]},
+    ]  # fmt: skip
+    options = {x: y for x, y in case.options.items() if x != "block"}
+    for more in wrong:
+        arrays = operands | {"block": 3} | more | options
+        del arrays["grad_out"]
+        with pytest.raises((TypeError, ValueError)) as expected:
+            getattr(linattn, case.name)(**arrays)
+        tensors = {
+            name: torch.tensor(x, requires_grad=gradient) if name in case.letters else x
+            for name, x in arrays.items()
+        }
+        with pytest.raises(expected.type) as found:
+            getattr(lt, case.name)(**tensors)
+        assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("eps", ["x", None, -1.0, float("nan")])
+def test_wrong_eps(eps):
+    q = torch.ones(N, 4, requires_grad=True)
+    with pytest.raises((TypeError, ValueError), match=r"^causal: eps is"):
+        lt.causal(q, q, q, eps=eps, block=2)
+
+
+def test_with_a_bonus():
+    q, u = torch.ones(N, 4, requires_grad=True), torch.ones(4)
+    with pytest.raises(ValueError, match=r"^gated: block is 2 and bonus is given"):
+        lt.gated(q, q, q, q[:, 0], bonus=u, block=2)
