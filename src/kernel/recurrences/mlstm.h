@@ -141,15 +141,15 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         .change = r.decay.change,
         .ahead = ahead,
     };
-    load_state(r.s, &h->s0, h->d, h->m);
-    compensate(&c, r.lost, h->n, r.rows);
-    load_vector(all->z, &h->z0, h->d);
-    clear(all->z_lost, row_step(h->d));
+    compensate_state(&c, h, r.lost, r.rows);
+    begin_state(h, r.s, c.lost);
+    begin_vector(h, all->z, all->z_lost);
     for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
+        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n,
+                             interleave_look(h, &own));
         c.rows = t.rows = load_decays(h, t, &r.decay);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
@@ -164,8 +164,8 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
-    store_state(&h->s1, r.s, h->d, h->m);
-    store_vector(&h->z1, all->z, h->d);
+    end_state(&h->s1, r.s, r.lost, h->d, h->m);
+    end_vector(&h->z1, all->z, all->z_lost, h->d);
     return 0;
 }
 
