@@ -90,16 +90,20 @@ mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T 
     }
 }
 
-/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end. */
+/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end.  `carries`: z decays a
+ * little at every cut, and what that loses is kept, too. */
 static void
-next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d)
+next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d, int carries)
 {
     const struct decay *decay = &r->gated.decay;
     for (ptrdiff_t l = 0; l < d; l += VL) {
         const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
         const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
-        vstore(&r->z[l], vfma(change, z, keep * z));
-        vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
+        const vec old = keep * z, new = vfma(change, z, old);
+        const vec more = carries ? vfma(change, z, old - new) : (vec){0};
+        vstore(&r->z[l], new);
+        vstore(&r->z_lost[l],
+               vfma(change, lost, keep * lost) + vkeep(more == more, more));
     }
     add_rows(r->z, r->z_lost, r->gated.b, rows);
 }
@@ -117,7 +121,7 @@ mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
         clear(r->z_lost, row_step(h->d));
     }
     score_sums(r->gated.scale, c, r->z);
-    next_sums(r, c->rows, h->d);
+    next_sums(r, c->rows, h->d, carries_lost(h));
 }
 
 /* o, s and z of a head with g. */
