@@ -54,7 +54,7 @@ DASK = Bridge(
     made="dask.array.Array",
     blocks=True,
     words=Vocabulary(made="dask array"),
-    without=("out", "rescaling", *_POOLS),
+    without=("out", "exact_state", "rescaling", *_POOLS),
     raises=(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
@@ -90,7 +90,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "in_place", "rescaling", "MemoryError", *_POOLS),
+    without=("out", "exact_state", "in_place", "rescaling", "MemoryError", *_POOLS),
     added=(
         Added(
             "axis_name",
@@ -148,7 +148,7 @@ MPI = Bridge(
     given="ArrayLike",
     made="Array",
     blocks=True,
-    without=("out", "cu_seqlens", "rescaling", *_POOLS),
+    without=("out", "exact_state", "cu_seqlens", "rescaling", *_POOLS),
     added=(
         Added(
             "comm",
@@ -199,7 +199,7 @@ TORCH = Bridge(
     made="Tensor",
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
-    without=("out",),
+    without=("out", "exact_state"),
     notes=(
         (
             "state_indices",
@@ -240,6 +240,7 @@ DISTRIBUTED = Bridge(
     annotations=_ANY,
     without=(
         "out",
+        "exact_state",
         "key_lengths",
         "cu_seqlens",
         "initial_state",

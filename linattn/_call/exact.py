@@ -137,7 +137,8 @@ class Carried(NamedTuple):
 
     def _after(self, end: list[Array]) -> ExactState:
         """The state of the arrays that the gufunc returned."""
-        fields, rests = {}, []
+        fields: dict[str, Array] = {}
+        rests: list[Array] = []
         for (field, core), x in zip(self.cores.items(), end, strict=True):
             first, lost = (x[self._half(field, i)] for i in (0, 1))
             if not self.packing.packed:

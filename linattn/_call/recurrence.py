@@ -93,7 +93,7 @@ class Recurrence(Kernels):
             if stateless:
                 result = self._plain.call(self._stateless, operands, (), how)
             else:
-                result = self._plain.forward(operands, initial_state, return_state, how)
+                result = self._plain.forward(operands, initial_state, bool(return_state), how)
             if result is not NotImplemented:
                 return result
         if with_rows or self._in_blocks(operands):

@@ -79,6 +79,8 @@ class ExactState(State):
     True
     """
 
+    _lost: Any
+
     def __new__(cls, s: Any, z: Any = None, log_scale: Any = None, *, lost: Any) -> ExactState:
         """The state of these arrays."""
         state = super().__new__(cls, s, z, log_scale)

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from bounds import close
 from states import flat
-from table import CASES, FIRST, GATES, same
+from table import CASES, FIRST, GATES, allowed, same
 
 import linattn
 from linattn import ExactState, State, _linattn
@@ -17,6 +18,8 @@ from linattn.feature_maps import NAMES, PositiveRandomFeatures, RandomFourierFea
 N = 1100
 EXACT = {"return_state": "exact"}
 EACH = pytest.mark.parametrize("case", CASES, ids=str)
+#: Those whose steps have the bits of a sequence.
+STEPS_ALIKE = {"momentum_delta", "causal_conv1d", "linear_scan", "wkv"}
 #: Those that have something to carry.
 CARRIED = [x for x in FIRST if x.row.compensated]
 
@@ -66,6 +69,14 @@ def test_random_cuts(case, dtype, d, m):
         check(case, operands, rng)
 
 
+@EACH
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_close_to_other_calls(case, dtype):
+    operands = case.operands((2,), N, d=20, m=5, dtype=dtype, gates="resets")
+    for x, y in zip(*(flat(case.forward(operands, **y)) for y in ({}, EXACT)), strict=True):
+        close(x, y, atol=allowed(x, y))
+
+
 @pytest.mark.parametrize("case", [x for x in CASES if not {*"gfw"} & {*x.letters}], ids=str)
 def test_without_gates(case):
     """Long sequences of other calls have these bits too."""
@@ -74,6 +85,34 @@ def test_without_gates(case):
     found, end = case.forward(operands, **EXACT)
     assert same(found, o)
     assert same(flat([end]), flat([last]))
+
+
+@pytest.mark.parametrize("case", [x for x in CASES if not x.row.compensated], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_cut_anywhere(case, dtype):
+    """Those that go token by token lose nothing: ordinary states are exact at any cut."""
+    rng = np.random.default_rng(0)
+    operands = case.operands((2,), N, d=20, m=17, dtype=dtype)
+    cuts = [0, *np.sort(rng.integers(0, N, 5)).tolist(), N]
+    o, last = case.forward(operands)
+    found, end = in_pieces(case, operands, cuts, return_state=True)
+    assert same(found, o)
+    assert same(flat([end]), flat([last]))
+
+
+@pytest.mark.parametrize("case", [x for x in CASES if x.name in STEPS_ALIKE], ids=str)
+def test_steps_alike(case):
+    """Steps of these have the bits of a sequence: of one token, and of all but wkv's any."""
+    n = 1 if case.name == "wkv" else 70
+    operands = case.operands((2,), n, d=20, m=17, dtype="float32")
+    state = start = case.state((2,), dtype="float32", d=20, m=17)
+    o, last = case.forward(operands, initial_state=start)
+    outputs = []
+    for t in range(n)[:: -1 if case.reverse else 1]:
+        y, state = case.one_step(operands, t, state)
+        outputs.append(y)
+    assert same(np.stack(outputs[:: -1 if case.reverse else 1], 1), o)
+    assert same(flat([state]), flat([last]))
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)

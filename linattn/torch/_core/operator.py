@@ -108,7 +108,7 @@ class TensorOperator(Computation):
         key_lengths: Any = None,
         cu_seqlens: Any = None,
         initial_state: Any = None,
-        return_state: bool = False,
+        return_state: Any = False,
         state_indices: Any = None,
         state_at: Any = None,
         **options: Any,
