@@ -87,15 +87,15 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         whole = key_lengths is None and cu_seqlens is None and not with_rows
         stateless = whole and initial_state is None and not return_state
-        carries = type(return_state) is str and exact.wanted(self, return_state)
-        if whole and out is None and not carries:
+        if whole and out is None:
             how = feature_map, scale, normalize, eps, flags
             if stateless:
                 result = self._plain.call(self._stateless, operands, (), how)
             else:
-                result = self._plain.forward(operands, initial_state, bool(return_state), how)
+                result = self._plain.forward(operands, initial_state, return_state, how)
             if result is not NotImplemented:
                 return result
+        carries = type(return_state) is str and exact.wanted(self, return_state)
         if with_rows or self._in_blocks(operands):
             where = "with state_indices, state_at or arrays in blocks"
             exact.refuse(self.name, return_state, initial_state, where)

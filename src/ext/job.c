@@ -55,15 +55,15 @@ results(const struct la_call *call)
 
 /* A call that carries what sums lose to rounding (operands.def) has half as many
  * sequences as its states have rows. */
-static void
+static __attribute__((noinline)) void
 halve_sequences(struct job *job)
 {
     static const enum la_operand fields[] = {LA_AT_s0, LA_AT_s1, LA_AT_z0, LA_AT_z1};
     const ptrdiff_t half = job->sequences / 2;
     const struct piece last = {0, job->sequences - 1, 0, 0};
     ptrdiff_t begin;
-    if (!(job->properties & LA_COMPENSATED) || job->by_id[LA_AT_begin] == NULL ||
-        job->heads == 0 || half == 0 || job->sequences % 2 != 0) {
+    if (!(job->properties & LA_COMPENSATED) || job->heads == 0 || half == 0 ||
+        job->sequences % 2 != 0) {
         return;
     }
     memcpy(&begin, la_job_at(job, LA_AT_begin, last), sizeof(begin));
@@ -117,7 +117,9 @@ la_job_read(struct job *job)
     for (int axis = 0; axis < call->axes; axis++) {
         job->heads *= call->extent[axis];
     }
-    halve_sequences(job);
+    if (job->by_id[LA_AT_begin] != NULL) {
+        halve_sequences(job);
+    }
 }
 
 /* The position of a head on each axis of the call; `row`: its state's on the first. */

@@ -89,8 +89,8 @@ struct la_array {
     /* From one of the call's heads to the next, in bytes; if the first dimension is the
      * heads, between these. */
     ptrdiff_t step;
-    /* Between its matrices, if it has three dimensions; of a field of the state, to what
-     * it has lost to rounding, if the call carries that. */
+    /* Between its matrices, if it has three dimensions; of a field of the state, to
+     * what it has lost to rounding, if the call carries that. */
     ptrdiff_t plane;
 };
 

@@ -71,8 +71,8 @@ forgets(const struct decay *decay, ptrdiff_t d)
     return vany(any);
 }
 
-/* The tokens of a chunk at token i, of up to `rows`: if the call carries what sums lose,
- * it ends where the sequence may be cut, also after chunks that ended early. */
+/* The tokens of a chunk at token i, of up to `rows`: if the call carries what sums
+ * lose, it ends where the sequence may be cut, also after chunks that ended early. */
 INLINE ptrdiff_t
 up_to_cut(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
 {

@@ -100,10 +100,12 @@ next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d, int carrie
         const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
         const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
         const vec old = keep * z, new = vfma(change, z, old);
-        const vec more = carries ? vfma(change, z, old - new) : (vec){0};
         vstore(&r->z[l], new);
-        vstore(&r->z_lost[l],
-               vfma(change, lost, keep * lost) + vkeep(more == more, more));
+        vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
+        if (carries) {
+            const vec more = vfma(change, z, old - new);
+            vstore(&r->z_lost[l], vload(&r->z_lost[l]) + vkeep(more == more, more));
+        }
     }
     add_rows(r->z, r->z_lost, r->gated.b, rows);
 }

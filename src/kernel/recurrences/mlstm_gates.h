@@ -110,9 +110,9 @@ settle_maximum(struct running_maximum *m, T *g, T *write)
 }
 
 /* g, i - m, in place of write, and m of so many tokens.  After token `last`, the last
- * one with a key, and after token `cut`, m is what the state holds. */
+ * one with a key, m is what the state holds. */
 static void
-gate_tokens(const struct mlstm_gates *r, ptrdiff_t last, ptrdiff_t cut, ptrdiff_t rows,
+gate_tokens(const struct mlstm_gates *r, ptrdiff_t last, ptrdiff_t rows,
             struct running_maximum *m)
 {
     for (ptrdiff_t t = 0; t < rows; t++) {
@@ -123,8 +123,8 @@ gate_tokens(const struct mlstm_gates *r, ptrdiff_t last, ptrdiff_t cut, ptrdiff_
             r->g[t] = 0;
             r->write[t] = -(T)INFINITY;
         }
-        r->top[t] = t == last || t == cut ? settle_maximum(m, &r->g[t], &r->write[t])
-                                          : (T)(m->top + (m->since + m->lost));
+        r->top[t] = t == last ? settle_maximum(m, &r->g[t], &r->write[t])
+                              : (T)(m->top + (m->since + m->lost));
         if (r->carries != NULL) {
             r->carries[t] = r->g[t] > -(T)INFINITY && r->g[t] >= r->write[t];
         }
@@ -161,7 +161,8 @@ load_mlstm_gates(const struct la_head *h, const struct mlstm_gates *all)
         load_token_row(r.g, &h->f_gate, t);
         log_sigmoids(r.g, t.rows);
         const int cuts = carries_lost(h) && (i + t.rows) % LA_CUT_TOKENS == 0;
-        gate_tokens(&r, last - i, cuts ? t.rows - 1 : last - i, t.rows, &m);
+        const ptrdiff_t left = last - i, end = t.rows - 1;
+        gate_tokens(&r, cuts && end < left ? end : left, t.rows, &m);
         gate_exponentials(r.write, t.rows);
     }
     if (la_is_given(&h->log_scale1)) {

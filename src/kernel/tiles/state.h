@@ -85,13 +85,12 @@ store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     store_state_rows(x, s, K, 0, K, m);
 }
 
-/* What a field of the state has lost to rounding, if the call carries it. */
+/* What a field of the state has lost to rounding: no array, unless the call carries
+ * it. */
 INLINE struct la_array
 lost_of(const struct la_array *x)
 {
-    struct la_array lost = *x;
-    lost.data = x->data != NULL && x->plane != 0 ? x->data + x->plane : NULL;
-    return lost;
+    return x->plane != 0 ? shifted(x, x->plane) : (struct la_array){0};
 }
 
 INLINE int
@@ -115,9 +114,11 @@ begin_state(const struct la_head *h, T *s, T *lost)
 static void
 end_state(const struct la_array *x, T *s, T *lost, ptrdiff_t K, ptrdiff_t m)
 {
-    const struct la_array after = lost_of(x);
     store_state(x, s, K, m);
-    store_state(&after, lost, K, m);
+    if (x->plane != 0) {
+        const struct la_array after = lost_of(x);
+        store_state(&after, lost, K, m);
+    }
 }
 
 /* z = the caller's vector, or zeros if there is none. */
@@ -151,9 +152,11 @@ begin_vector(const struct la_head *h, T *z, T *lost)
 static void
 end_vector(const struct la_array *x, T *z, T *lost, ptrdiff_t count)
 {
-    const struct la_array after = lost_of(x);
     store_vector(x, z, count);
-    store_vector(&after, lost, count);
+    if (x->plane != 0) {
+        const struct la_array after = lost_of(x);
+        store_vector(&after, lost, count);
+    }
 }
 
 /* Stores the state after the last token, and what it has lost, for every head of the
