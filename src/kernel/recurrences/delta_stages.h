@@ -103,8 +103,7 @@ numbers_of(const struct la_head *h, struct panel p)
     return h->m - p.col < p.width ? h->m - p.col : p.width;
 }
 
-/* s = the caller's state.  Panels are loaded in their order: each clears some padding,
- * where the next one may lie. */
+/* s = the caller's state, in order: panels clear padding where the next may lie. */
 static void
 load_panels(const struct la_head *h, T *s, const struct la_array *x)
 {
@@ -126,7 +125,6 @@ store_panels(const struct la_head *h, T *s, const struct la_array *x)
     }
 }
 
-/* The state before the first token. */
 static void
 begin_delta(const struct la_head *h, const struct delta_record *first)
 {
