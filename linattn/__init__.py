@@ -29,7 +29,7 @@ from ._core.settings import (
     show_config,
 )
 from ._states.masks import lengths_from_mask
-from ._states.state_arrays import SLSTMState, State
+from ._states.state_arrays import ExactState, SLSTMState, State
 from ._version import __version__
 from .operators.streaming import blocks, stream
 
@@ -62,6 +62,7 @@ sys.modules[f"{__name__}._state"] = sys.modules[State.__module__]
 sys.modules[f"{__name__}._fused"] = sys.modules[FusedState.__module__]
 
 __all__ = [
+    "ExactState",
     "FusedState",
     "SLSTMState",
     "State",

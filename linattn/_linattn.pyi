@@ -19,6 +19,7 @@ class _Operator(TypedDict):
     maps: bool
     normalizer: bool
     key_lengths: bool
+    compensated: bool
     public: bool
     complex: bool
     elementwise: bool

@@ -26,6 +26,7 @@ __all__ = [
     "DType",
     "FusedState",
     "Map",
+    "ReturnState",
     "SLSTMState",
     "Shape",
     "State",
@@ -36,6 +37,7 @@ Array: TypeAlias = NDArray[Any]
 Bool: TypeAlias = bool | np.bool_
 DType: TypeAlias = np.dtype[Any]
 Map: TypeAlias = MapName | FeatureMap
+ReturnState: TypeAlias = bool | Literal["exact"]
 Shape: TypeAlias = tuple[int, ...]
 #: The shapes of a state's arrays, without leading axes, by field.
 Cores: TypeAlias = Mapping[str, Shape]

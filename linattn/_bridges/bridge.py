@@ -184,8 +184,8 @@ def signature_of(
 
 def _named(annotation: str, bridge: Bridge) -> str:
     """An annotation of NumPy's, with the bridge's arrays."""
-    names = {"ArrayLike": bridge.given, "Array": bridge.made}
-    return re.sub(r"\bArray(Like)?\b", lambda found: names[found[0]], annotation)
+    names = {"ArrayLike": bridge.given, "Array": bridge.made, "ReturnState": "bool"}
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], annotation)
 
 
 def _sections(

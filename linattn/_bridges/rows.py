@@ -55,7 +55,7 @@ DASK = Bridge(
     made="dask.array.Array",
     blocks=True,
     words=Vocabulary(made="dask array"),
-    without=("out", "rescaling", *_LOCAL),
+    without=("out", "exact_state", "rescaling", *_LOCAL),
     raises=(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
@@ -91,7 +91,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "in_place", "rescaling", "MemoryError", *_LOCAL),
+    without=("out", "exact_state", "in_place", "rescaling", "MemoryError", *_LOCAL),
     added=(
         Added(
             "axis_name",
@@ -149,7 +149,7 @@ MPI = Bridge(
     given="ArrayLike",
     made="Array",
     blocks=True,
-    without=("out", "cu_seqlens", "rescaling", *_LOCAL),
+    without=("out", "exact_state", "cu_seqlens", "rescaling", *_LOCAL),
     added=(
         Added(
             "comm",
@@ -200,7 +200,7 @@ TORCH = Bridge(
     made="Tensor",
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
-    without=("out",),
+    without=("out", "exact_state"),
     notes=(
         (
             "state_indices",
@@ -241,6 +241,7 @@ DISTRIBUTED = Bridge(
     annotations=_ANY,
     without=(
         "out",
+        "exact_state",
         "key_lengths",
         "cu_seqlens",
         "initial_state",

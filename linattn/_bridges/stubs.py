@@ -72,11 +72,12 @@ def _function(name: str, signature: inspect.Signature) -> Iterator[str]:
         yield f"def {name}{_unquoted(signature)}: ..."
         return
     either = signature.return_annotation
+    exact = ", 'exact'" * (option.annotation == "ReturnState")
     alone, _, with_state = either.partition(" | ")
     for value, default, result in (
         ("Literal[False]", False, alone),
-        ("Literal[True]", option.empty, with_state),
-        ("bool", option.empty, either),
+        (f"Literal[True{exact}]", option.empty, with_state),
+        (option.annotation, option.empty, either),
     ):
         changed = option.replace(annotation=value, default=default)
         parameters = {**signature.parameters, "return_state": changed}

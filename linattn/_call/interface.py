@@ -40,6 +40,7 @@ class Interface:
     stacked: bool = False  #: whether a state's z has the axes of s, and a block mixes the two
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
     one_array: bool = False  #: whether a state is an array
+    compensated: bool = False  #: whether a call may carry what its sums lose (`exact`)
     holder: type[Any] = State  #: else the named tuple that it is
 
     def forward(self, operands: Operands, **options: Any) -> Any:

@@ -87,6 +87,7 @@ class Kernels(Interface):
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.compensated = row["compensated"]
         self.fields = dict(row["state"] or operators["causal"]["state"])
         self.stacked = transition == "matrix" and self.fields.get("z") == self.fields["s"]
         #: Those that a state has, by ``normalize``.

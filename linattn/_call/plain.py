@@ -101,11 +101,11 @@ class Plain:
             return call(gufunc, *operands, *more, scale, *switches, *states, *outputs)
         return call(gufunc, *operands, *more, *switches, *states, *outputs)
 
-    def forward(self, operands: Operands, state: Any, wanted: bool, how: How) -> Any:
+    def forward(self, operands: Operands, state: Any, wanted: Any, how: How) -> Any:
         """The output of one sequence after a state, and the state after it if that is wanted."""
         r, normalize = self._r, how[2]
         states = self._one_sequence(operands, normalize, state)
-        if states is None:
+        if states is None or type(wanted) is str:
             return NotImplemented
         outputs = None, *(None if wanted else ...,) * len(r.present[normalize])
         result = self.call(r._stateful, operands, (), how, states, outputs)

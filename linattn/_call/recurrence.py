@@ -37,14 +37,14 @@ from .._core.layout import Call
 from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
-from .._states.state_arrays import State
-from . import mapped, pools, whole_blocks
+from .._states.state_arrays import ExactState, State
+from . import exact, mapped, pools, whole_blocks
 from .kernels import Kernels
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from .._types import Array, ArrayLike, Bool, DType, Map
+    from .._types import Array, ArrayLike, Bool, DType, Map, ReturnState
 
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
     Operands: TypeAlias = tuple[Any, ...]
@@ -76,7 +76,7 @@ class Recurrence(Kernels):
         cu_seqlens: ArrayLike | None = None,
         initial_state: Any = None,
         state_indices: ArrayLike | None = None,
-        return_state: bool = False,
+        return_state: ReturnState = False,
         state_at: ArrayLike | None = None,
         block: int | None = None,
         out: Array | None = None,
@@ -103,6 +103,10 @@ class Recurrence(Kernels):
                 result = self._plain.forward(operands, initial_state, return_state, how)
             if result is not NotImplemented:
                 return result
+        carries = type(return_state) is str and exact.wanted(self, return_state)
+        if with_rows or self._in_blocks(operands):
+            where = "with state_indices, state_at or arrays in blocks"
+            exact.refuse(self.name, return_state, initial_state, where)
         if with_rows or mapped.outside(feature_map) or self._in_blocks(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
@@ -117,19 +121,20 @@ class Recurrence(Kernels):
             checks.out(self.name, out, call.shape, *call.typed)
         if stateless:
             return run(self._stateless[key], (*call.arrays, *numbers), (out,))[0]
-
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(
             self.name, "initial_state", initial_state, packing, call, key[-1],
-            call.state_dtype, wanted=return_state,
+            call.state_dtype, wanted=bool(return_state),
         )  # fmt: skip
+        arrays = *(call.arrays if call.alike else call.cast()), *numbers
+        if self.compensated and (carries or type(initial_state) is ExactState):
+            cores = self.cores(call.fit.sizes, key[-1], packing.r)
+            carried = exact.Carried(self.name, call, packing, cores)
+            o, state = carried.run(self._stateful[key], arrays, start, initial_state, out)
+            return (o, state if carries else State(*state)) if return_state else o
         wanted = (None if return_state else ...,) * len(start)
-        arrays = call.arrays if call.alike else call.cast()
-        inputs = *arrays, *numbers, *indices, *start
-        o, *end = run(self._stateful[key], inputs, (out, *wanted))
-        if not return_state:
-            return o
-        return o, self._after(packing, end, key[-1])
+        o, *end = run(self._stateful[key], (*arrays, *indices, *start), (out, *wanted))
+        return (o, self._after(packing, end, key[-1])) if return_state else o
 
     def backward(
         self,
@@ -253,6 +258,11 @@ class Recurrence(Kernels):
                 eps=eps, in_place=in_place, state_indices=state_indices, **flags,
             )  # fmt: skip
         function = self.names["step"]
+        if in_place and type(state) is ExactState:
+            raise ValueError(
+                f"{function}: state is an ExactState; expected a linattn.State(s, z) to update in "
+                "place, as a step drops what it carries"
+            )
         call = self.read(function, operands, tokens=False)
         key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)

@@ -19,6 +19,7 @@ from .._core.layout import ALL_KEYS, SAME_TOKENS
 from .._states import state_arrays
 from .._states.state_arrays import State
 from ..feature_maps import PositiveRandomFeatures
+from . import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,6 +108,7 @@ def _forward(
     initial_state: State | None, return_state: bool, out: Array | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """The operator."""
+    exact.refuse(name, return_state, initial_state, "for a map that rescales")
     call = _Call(name, phi, q, k, v, **options)
     if out is not None:
         checks.out(name, out, call.shape, *call.arrays)

@@ -146,6 +146,12 @@ def flag(function: str, name: str, x: Any) -> bool:
     return bool(x)
 
 
+def no_string(function: str, name: str, x: Any) -> None:
+    """Refuse a string for an option that is True or False here."""
+    if type(x) is str:
+        raise ValueError(f"{function}: {name} is {x!r}; expected True or False")
+
+
 def real(function: str, name: str, x: Any) -> float:
     """``x`` as a float, possibly infinite or NaN."""
     try:

@@ -161,6 +161,13 @@ return_state
 ------------
 return_state : bool, default False
     Also return the state after the last token.
+$exact_state
+
+exact_state
+-----------
+    ``"exact"`` returns one that carries what rounding took from its sums, an `ExactState`:
+    in such calls, a sequence that is cut at multiples of 64 tokens has the bits of the uncut
+    one.  Recurrences that lose nothing return their ordinary state.
 
 grad_out
 --------

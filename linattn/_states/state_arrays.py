@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._core import checks
-from .._core.summaries import shown_fields
+from .._core.summaries import shown, shown_fields
 
 if TYPE_CHECKING:
     from .._types import Array, ArrayLike, Cores, DType, Shape
@@ -45,6 +46,62 @@ class State(NamedTuple):
 
     def __repr__(self) -> str:
         return shown_fields(self)
+
+    @property
+    def lost(self) -> Any:
+        """What rounding took from s and z: None but for an `ExactState`."""
+        return None
+
+
+class ExactState(State):
+    """A `State` that also carries what rounding took from its sums (``return_state="exact"``).
+
+    A sequence that is cut at multiples of 64 tokens and continues from such states has the bits of
+    the uncut one.  As a tuple it is its `State`: a copy of its fields carries nothing.
+
+    Parameters
+    ----------
+    s, z, log_scale : ndarray, or None
+        Those of `State`.
+    lost : ndarray, shape (..., f, m), or (..., f, m + 1) with a normaliser
+        What the additions to s, and in the last column those to z, have lost to rounding.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.ones((128, 2), np.float32)
+    >>> o, state = linattn.causal(x[:64], x[:64], x[:64], return_state="exact")
+    >>> state
+    ExactState(s=<2 x 2 float32>, z=<2 float32>, log_scale=None, lost=<2 x 3 float32>)
+    >>> rest = linattn.causal(x[64:], x[64:], x[64:], initial_state=state)
+    >>> whole, _ = linattn.causal(x, x, x, return_state="exact")
+    >>> np.array_equal(whole, np.concatenate((o, rest)))
+    True
+    """
+
+    _lost: Any
+
+    def __new__(cls, s: Any, z: Any = None, log_scale: Any = None, *, lost: Any) -> ExactState:
+        """The state of these arrays."""
+        state = super().__new__(cls, s, z, log_scale)
+        state._lost = lost
+        return state
+
+    def __reduce__(self) -> Any:
+        return partial(ExactState, lost=self._lost), tuple(self)
+
+    def __repr__(self) -> str:
+        return f"{shown_fields(self)[:-1]}, lost={shown(self._lost)})"
+
+    @property
+    def lost(self) -> Any:
+        """What rounding took from s and z."""
+        return self._lost
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> State:  # type: ignore[override]
+        """The `State` of these arrays, from which nothing is known to be lost."""
+        return State(*iterable)
 
 
 class SLSTMState(NamedTuple):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .._call.initial import NAME, given, read, recurrence_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
-from .._core.checks import flag, number, positive, switch
+from .._core.checks import flag, no_string, number, positive, switch
 from .._core.dtypes import work_dtype
 from .._core.layout import Call
 from .._states.state_arrays import State
@@ -38,6 +38,7 @@ def forward(
     Errors are those of a step if there is ``one`` token.
     """
     name = r.names["step" if one else "forward"]
+    no_string(name, "return_state", return_state)
     arrays = promoted_of(name, r, operands)
     phi = _resolved(name, feature_map, normalize)
     call = read_of(name, r, arrays)

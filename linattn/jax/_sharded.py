@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from .._blocks import block_scan
 from .._call.recurrence import Recurrence
+from .._core.checks import no_string
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
 from . import _recurrence, _traced_checks
@@ -26,6 +27,7 @@ def forward(
     return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`_recurrence.forward`, for this device's tokens."""
+    no_string(r.name, "return_state", return_state)
     if key_lengths is not None or cu_seqlens is not None:
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"

@@ -41,7 +41,7 @@ OPTIONS = {
     "initial_state": ("State", None),
     "in_place": ("bool", False),
     "state_indices": ("ArrayLike", None),
-    "return_state": ("bool", False),
+    "return_state": ("ReturnState", False),
     "grad_state": ("State", None),
     "state_at": ("ArrayLike", None),
     "block": ("int", None),

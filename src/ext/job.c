@@ -3,6 +3,7 @@
  * The pool computes the pieces, each with the scratch of its thread. */
 #include "job.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "number.h"
@@ -52,6 +53,29 @@ results(const struct la_call *call)
     return count;
 }
 
+/* A call that carries what sums lose to rounding (operands.def) has half as many
+ * sequences as its states have rows. */
+static __attribute__((noinline)) void
+halve_sequences(struct job *job)
+{
+    static const enum la_operand fields[] = {LA_AT_s0, LA_AT_s1, LA_AT_z0, LA_AT_z1};
+    const ptrdiff_t half = job->sequences / 2;
+    const struct piece last = {0, job->sequences - 1, 0, 0};
+    ptrdiff_t begin;
+    if (!(job->properties & LA_COMPENSATED) || job->heads == 0 || half == 0 ||
+        job->sequences % 2 != 0) {
+        return;
+    }
+    memcpy(&begin, la_job_at(job, LA_AT_begin, last), sizeof(begin));
+    if (begin != PTRDIFF_MIN) {
+        return;
+    }
+    job->sequences = half;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        la_array_of(&job->head, fields[i])->plane = half * job->inner[fields[i]];
+    }
+}
+
 void
 la_job_read(struct job *job)
 {
@@ -92,6 +116,9 @@ la_job_read(struct job *job)
     job->heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {
         job->heads *= call->extent[axis];
+    }
+    if (job->by_id[LA_AT_begin] != NULL) {
+        halve_sequences(job);
     }
 }
 

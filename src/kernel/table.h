@@ -40,6 +40,7 @@ enum la_property {
     LA_PAIRS = 32,           /* cost is queries times keys */
     LA_ELEMENTWISE = 64,     /* elementwise: a plain ufunc */
     LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
+    LA_COMPENSATED = 256,    /* a call may carry what its sums lose (operands.def) */
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
     LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
     LA_CHANNEL_SPLIT = 2048, /* channels may be split, with sums over them in a pass of
@@ -88,7 +89,9 @@ struct la_array {
     /* From one of the call's heads to the next, in bytes; if the first dimension is the
      * heads, between these. */
     ptrdiff_t step;
-    ptrdiff_t plane; /* between its matrices, if it has three dimensions */
+    /* Between its matrices, if it has three dimensions; of a field of the state, to
+     * what it has lost to rounding, if the call carries that. */
+    ptrdiff_t plane;
 };
 
 /* The largest number of operands of a signature. */

@@ -54,6 +54,11 @@ enum {
     /* Sums of more chunks than this are compensated (recurrence.h). */
     LA_PLAIN_SUMS = 16,
 
+    /* In calls that carry what sums lose (operands.def), chunks end at multiples of
+     * this many tokens, where a cut changes no bit.  All numbers of rows per chunk
+     * divide it. */
+    LA_CUT_TOKENS = 64,
+
     /* The largest number of rows of S read per pass: they stay in the first-level cache
      * while all rows of A are read.  Scores are summed in parts of KC vectors. */
     KC = 64,

@@ -122,6 +122,10 @@ def test_scans_in_one_chunk():
     a, x = 0.5, da.from_array(V, chunks=(1, 2, -1, -1))
     for options in {"reverse": True}, {"cu_seqlens": [0, 8, 8, N], "return_state": True}:
         same(linattn.linear_scan(a, x, **options), linattn.linear_scan(a, V, **options))
+    with pytest.raises(
+        ValueError, match="linear_scan: return_state is 'exact'; expected True or F"
+    ):
+        linattn.linear_scan(a, chunked(V), return_state="exact")
     with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
         linattn.linear_scan(a, chunked(V), reverse=1)
     with pytest.raises(ValueError, match="linear_scan: a has shape"):

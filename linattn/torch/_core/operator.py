@@ -17,7 +17,7 @@ from torch.compiler import is_compiling
 
 from ..._call.recurrence import RECURRENCES
 from ..._call.tables import MAPS
-from ..._core.checks import shape_alone
+from ..._core.checks import no_string, shape_alone
 from ..._states.state_arrays import no_state
 from . import conversions, map_texts, option_checks, tensor_blocks, tensor_pools
 from .computation import Computation
@@ -108,13 +108,15 @@ class TensorOperator(Computation):
         key_lengths: Any = None,
         cu_seqlens: Any = None,
         initial_state: Any = None,
-        return_state: bool = False,
+        return_state: Any = False,
         state_indices: Any = None,
         state_at: Any = None,
         block: Any = None,
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if type(return_state) is str:
+            no_string(self.name, "return_state", return_state)
         there = given(
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             state_indices=state_indices, state_at=state_at,

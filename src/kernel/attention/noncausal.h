@@ -76,7 +76,7 @@ run_state(const struct la_head *h)
     if (sum_keys(h, &r)) {
         return 1;
     }
-    store_states(h, r.s, r.z);
+    store_states(h, r.s, r.lost, r.z, r.z_lost);
     return 0;
 }
 

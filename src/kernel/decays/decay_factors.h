@@ -71,6 +71,15 @@ forgets(const struct decay *decay, ptrdiff_t d)
     return vany(any);
 }
 
+/* The tokens of a chunk at token i, of up to `rows`: if the call carries what sums
+ * lose, it ends where the sequence may be cut, also after chunks that ended early. */
+INLINE ptrdiff_t
+up_to_cut(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
+{
+    const ptrdiff_t left = LA_CUT_TOKENS - i % LA_CUT_TOKENS;
+    return carries_lost(h) && left < rows ? left : rows;
+}
+
 /* The number of rows of the chunk, with one decay per token.  The next chunk begins at
  * a reset, or at a token up to which g of this chunk grows by more than
  * LA_DECAY_MAX. */

@@ -64,8 +64,9 @@ cut_by_decays(const struct la_head *h, const struct decay_chunk *first, ptrdiff_
             return 1;
         }
         c.tokens[0] = x->next;
-        c.tokens[1] =
-            load_sums(h, span(x->next, rows, x->next + rows, h->n, &ahead), &c.decay);
+        c.tokens[1] = load_sums(
+            h, span(x->next, up_to_cut(h, x->next, rows), x->next + rows, h->n, &ahead),
+            &c.decay);
         fetch_all(&ahead);
         x->next += c.tokens[1];
         x->count++;

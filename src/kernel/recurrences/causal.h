@@ -73,12 +73,10 @@ run_causal(const struct la_head *h)
         .ahead = interleave_fetch(h, &own),
     };
     ptrdiff_t i = interleave_begin(h);
-    take_up_sum(&c, r.lost, h->n, r.rows);
+    compensate_state(&c, h, r.lost, r.rows);
     if (i == 0) {
-        load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c, r.lost, h->n, r.rows);
-        load_vector(r.z, &h->z0, h->d);
-        clear(r.z_lost, r.a.ld);
+        begin_state(h, r.s, c.lost);
+        begin_vector(h, r.z, r.z_lost);
     }
     const int keyless = no_keys(h, r.z);
     for (; i < interleave_end(h); i += r.rows) {
@@ -97,7 +95,7 @@ run_causal(const struct la_head *h)
         }
     }
     if (interleave_finishes(h, i)) {
-        store_states(h, r.s, r.z);
+        store_states(h, r.s, r.lost, r.z, r.z_lost);
     }
     return 0;
 }
@@ -161,10 +159,8 @@ static void
 begin_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const struct causal_lost lost = causal_lost(h);
-    load_state(first->s, &h->s0, h->d, h->m);
-    load_vector(first->z, &h->z0, h->d);
-    clear(lost.s, state_size(h->d, h->m));
-    clear(lost.z, first->b.ld);
+    begin_state(h, first->s, lost.s);
+    begin_vector(h, first->z, lost.z);
 }
 
 static int
@@ -197,7 +193,7 @@ carry_causal(const struct la_head *h, const struct causal_chunk *first)
     const struct causal_lost lost = causal_lost(h);
     struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
     struct causal_chunk x = causal_chunk(h->chunks, first, 0);
-    take_up_sum(&c, lost.s, h->n, rows);
+    compensate_state(&c, h, lost.s, rows);
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -252,7 +248,8 @@ finish_causal(const struct la_head *h, const struct causal_chunk *first)
     if (ends_head(h)) {
         const struct causal_chunk last =
             causal_chunk(h->chunks, first, h->chunks->count);
-        store_states(h, last.s, last.z);
+        const struct causal_lost lost = causal_lost(h);
+        store_states(h, last.s, lost.s, last.z, lost.z);
     }
     return 0;
 }

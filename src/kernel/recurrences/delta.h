@@ -241,10 +241,9 @@ run_delta(const struct la_head *h)
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
     ptrdiff_t i = interleave_begin(h);
-    take_up_sum(&c.write, r.lost, h->n, r.rows);
+    compensate_state(&c.write, h, r.lost, r.rows);
     if (i == 0) {
-        load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c.write, r.lost, h->n, r.rows);
+        begin_state(h, r.s, c.write.lost);
         factors(h, r.scale, r.rows, 0, NULL);
     }
     for (; i < interleave_end(h); i += r.rows) {
@@ -268,7 +267,7 @@ run_delta(const struct la_head *h)
         store_rows(&h->o, t, h->m, c.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
-        store_state(&h->s1, r.s, h->d, h->m);
+        end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return 0;
 }

@@ -265,7 +265,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
     c.write.rows = 2 * rows;
     c.write.b = r->ab;
     c.write.v = r->gn;
-    take_up_sum(&c.write, r->lost, h->n, delta_chunk_rows(h->d));
+    compensate_state(&c.write, h, r->lost, delta_chunk_rows(h->d));
     LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
     triangle(r->x, c.grad_out, r->u, rows, h->m);
     triangle(r->y, c.n, r->u, rows, h->m);

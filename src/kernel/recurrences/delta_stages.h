@@ -103,19 +103,37 @@ numbers_of(const struct la_head *h, struct panel p)
     return h->m - p.col < p.width ? h->m - p.col : p.width;
 }
 
-/* The state before the first token.  Panels are loaded in their order: each clears some
- * padding, where the next one may lie. */
+/* s = the caller's state, in order: panels clear padding where the next may lie. */
 static void
-begin_delta(const struct la_head *h, const struct delta_record *first)
+load_panels(const struct la_head *h, T *s, const struct la_array *x)
 {
     for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
         const struct panel p = panel(h, i);
-        const struct la_array s0 = columns_of(&h->s0, p);
-        load_state(first->s + p.at, &s0, h->d, numbers_of(h, p));
+        const struct la_array some = columns_of(x, p);
+        load_state(s + p.at, &some, h->d, numbers_of(h, p));
     }
+}
+
+/* The caller's state, if wanted, = s. */
+static void
+store_panels(const struct la_head *h, T *s, const struct la_array *x)
+{
+    for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
+        const struct panel p = panel(h, i);
+        const struct la_array some = columns_of(x, p);
+        store_state(&some, s + p.at, h->d, numbers_of(h, p));
+    }
+}
+
+static void
+begin_delta(const struct la_head *h, const struct delta_record *first)
+{
+    const struct la_array lost = lost_of(&h->s0);
+    load_panels(h, first->s, &h->s0);
     clear((T *)h->chunks->shared, state_size(h->d, h->m));
+    load_panels(h, (T *)h->chunks->shared, &lost);
     if (first->rule != LA_DELTA) {
-        first->decays.exact[0] = 1;
+        first->decays.exact[0] = !carries_lost(h);
     }
 }
 
@@ -231,8 +249,8 @@ carry_delta(const struct la_head *h, const struct delta_record *first)
         }
         const struct delta_record next = delta_record(h->chunks, first, i + 1);
         struct delta_chunk c = delta_panel(h, &x, delta_tokens(h, &x, i, NULL), p);
-        take_up_sum(&c.write, (T *)h->chunks->shared + p.at, h->n,
-                    delta_chunk_rows(h->d));
+        compensate_state(&c.write, h, (T *)h->chunks->shared + p.at,
+                         delta_chunk_rows(h->d));
         c.read.rows = c.rows;
         c.read.a = x.e;
         c.read.o = c.u;
@@ -337,11 +355,10 @@ finish_delta(const struct la_head *h, const struct delta_record *first)
         finish_panels(h, &x, &r, t, &ahead);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
-    T *const last = field_before(h->chunks, first->s, h->chunks->count);
-    for (ptrdiff_t i = 0; ends_head(h) && panel(h, i).width > 0; i++) {
-        const struct panel p = panel(h, i);
-        const struct la_array s1 = columns_of(&h->s1, p);
-        store_state(&s1, last + p.at, h->d, numbers_of(h, p));
+    if (ends_head(h)) {
+        const struct la_array lost = lost_of(&h->s1);
+        store_panels(h, field_before(h->chunks, first->s, h->chunks->count), &h->s1);
+        store_panels(h, (T *)h->chunks->shared, &lost);
     }
     return 0;
 }

@@ -95,11 +95,10 @@ run_gated(const struct la_head *h)
         .ahead = ahead,
     };
     ptrdiff_t i = interleave_begin(h);
-    take_up_sum(&c, r.lost, h->n, r.rows);
+    compensate_state(&c, h, r.lost, r.rows);
     if (i == 0) {
-        load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c, r.lost, h->n, r.rows);
-        r.decay.keep[0] = 0; /* nothing has been lost yet */
+        begin_state(h, r.s, c.lost);
+        r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
         if (la_is_given(&h->bonus)) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
@@ -109,7 +108,8 @@ run_gated(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
+        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n,
+                             interleave_look(h, &own));
         const int exact = keeps_nothing(&r.decay); /* the chunk before */
         c.rows = t.rows = load_decays(h, t, &r.decay);
         c.fades = exact && keeps_nothing(&r.decay);
@@ -122,7 +122,7 @@ run_gated(const struct la_head *h)
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
-        store_state(&h->s1, r.s, h->d, h->m);
+        end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return 0;
 }
@@ -167,9 +167,8 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
 {
     struct la_fetch ahead = eager_fetch();
     if (begins_head(h)) {
-        load_state(first->s, &h->s0, h->d, h->m);
-        clear((T *)h->chunks->shared, state_size(h->d, h->m));
-        first->decays.exact[0] = 1;
+        begin_state(h, first->s, (T *)h->chunks->shared);
+        first->decays.exact[0] = !carries_lost(h);
     }
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
@@ -192,7 +191,7 @@ carry_gated(const struct la_head *h, const struct gated_chunk *first)
 {
     struct gated_chunk x = gated_chunk(h->chunks, first, 0);
     struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
-    take_up_sum(&c, (T *)h->chunks->shared, h->n, chunk_rows(h->d));
+    compensate_state(&c, h, (T *)h->chunks->shared, chunk_rows(h->d));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -245,8 +244,8 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     if (ends_head(h)) {
-        store_state(&h->s1, field_before(h->chunks, first->s, h->chunks->count), h->d,
-                    h->m);
+        end_state(&h->s1, field_before(h->chunks, first->s, h->chunks->count),
+                  (T *)h->chunks->shared, h->d, h->m);
     }
     return 0;
 }

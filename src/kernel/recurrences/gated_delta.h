@@ -207,18 +207,17 @@ compute_gated_delta(const struct la_head *h, int dplr)
     c.write.keep = r.decay.keep;
     c.write.change = r.decay.change;
     ptrdiff_t i = interleave_begin(h);
-    take_up_sum(&c.write, r.lost, h->n, r.rows);
+    compensate_state(&c.write, h, r.lost, r.rows);
     if (i == 0) {
-        load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c.write, r.lost, h->n, r.rows);
-        r.decay.keep[0] = 0; /* nothing has been lost yet */
+        begin_state(h, r.s, c.write.lost);
+        r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
         factors(h, r.scale, r.rows, 0, NULL);
     }
     while (i < interleave_end(h)) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, look);
+        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n, look);
         const int exact = keeps_nothing(&r.decay); /* the chunk before */
         t.rows = load_decays(h, t, &r.decay);
         c.write.fades = exact && keeps_nothing(&r.decay);
@@ -240,7 +239,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
         store_rows(&h->o, t, h->m, c.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
-        store_state(&h->s1, r.s, h->d, h->m);
+        end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return 0;
 }

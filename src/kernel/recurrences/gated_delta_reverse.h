@@ -218,7 +218,7 @@ reverse_values(const struct la_head *h, struct reverse *c,
     c->write.v = base->gn;
     c->write.keep = r->decay.keep;
     c->write.change = r->decay.change;
-    take_up_sum(&c->write, base->lost, h->n, delta_chunk_rows(h->d));
+    compensate_state(&c->write, h, base->lost, delta_chunk_rows(h->d));
     if (r->dplr) {
         gated_triangle_of(x->decay, r->lk, x->e, x->b, c->rows, h->d, 1);
         gated_triangle_of(x->decay, r->pk, x->a, x->b, c->rows, h->d, 0);

@@ -90,16 +90,22 @@ mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T 
     }
 }
 
-/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end. */
+/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end.  `carries`: z decays a
+ * little at every cut, and what that loses is kept, too. */
 static void
-next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d)
+next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d, int carries)
 {
     const struct decay *decay = &r->gated.decay;
     for (ptrdiff_t l = 0; l < d; l += VL) {
         const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
         const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
-        vstore(&r->z[l], vfma(change, z, keep * z));
+        const vec old = keep * z, new = vfma(change, z, old);
+        vstore(&r->z[l], new);
         vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
+        if (carries) {
+            const vec more = vfma(change, z, old - new);
+            vstore(&r->z_lost[l], vload(&r->z_lost[l]) + vkeep(more == more, more));
+        }
     }
     add_rows(r->z, r->z_lost, r->gated.b, rows);
 }
@@ -117,7 +123,7 @@ mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
         clear(r->z_lost, row_step(h->d));
     }
     score_sums(r->gated.scale, c, r->z);
-    next_sums(r, c->rows, h->d);
+    next_sums(r, c->rows, h->d, carries_lost(h));
 }
 
 /* o, s and z of a head with g. */
@@ -141,15 +147,15 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         .change = r.decay.change,
         .ahead = ahead,
     };
-    load_state(r.s, &h->s0, h->d, h->m);
-    compensate(&c, r.lost, h->n, r.rows);
-    load_vector(all->z, &h->z0, h->d);
-    clear(all->z_lost, row_step(h->d));
+    compensate_state(&c, h, r.lost, r.rows);
+    begin_state(h, r.s, c.lost);
+    begin_vector(h, all->z, all->z_lost);
     for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
+        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n,
+                             interleave_look(h, &own));
         c.rows = t.rows = load_decays(h, t, &r.decay);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
@@ -164,8 +170,8 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
-    store_state(&h->s1, r.s, h->d, h->m);
-    store_vector(&h->z1, all->z, h->d);
+    end_state(&h->s1, r.s, r.lost, h->d, h->m);
+    end_vector(&h->z1, all->z, all->z_lost, h->d);
     return 0;
 }
 

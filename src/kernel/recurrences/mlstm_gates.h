@@ -160,7 +160,9 @@ load_mlstm_gates(const struct la_head *h, const struct mlstm_gates *all)
         load_token_row(r.write, &h->i_gate, t);
         load_token_row(r.g, &h->f_gate, t);
         log_sigmoids(r.g, t.rows);
-        gate_tokens(&r, last - i, t.rows, &m);
+        const int cuts = carries_lost(h) && (i + t.rows) % LA_CUT_TOKENS == 0;
+        const ptrdiff_t left = last - i, end = t.rows - 1;
+        gate_tokens(&r, cuts && end < left ? end : left, t.rows, &m);
         gate_exponentials(r.write, t.rows);
     }
     if (la_is_given(&h->log_scale1)) {

@@ -133,7 +133,10 @@ run_wkv(const struct la_head *h)
             load_wkv(h, &r, t, col, cols);
             look_ahead(&o, t, cols);
             wkv_rows(h, &r, t, cols);
-            if (settles(h, t)) {
+            if (carries_lost(h) && (next % LA_CUT_TOKENS == 0 || settles(h, t))) {
+                settle_carried_wkv(r.s, r.w, cols);
+            }
+            else if (settles(h, t)) {
                 settle_wkv(r.s, r.w, cols, NULL);
             }
             stream_rows(&o, t, cols, r.o, h->large);

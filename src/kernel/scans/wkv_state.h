@@ -52,14 +52,17 @@ static void
 load_wkv_state(struct wkv_state s, const struct la_array x[3], ptrdiff_t col,
                ptrdiff_t cols, T top)
 {
-    T *rows[] = {s.num, s.den, s.top};
+    const struct la_array lost[] = {lost_of(&x[0]), lost_of(&x[1])};
+    T *rows[] = {s.num, s.den, s.top}, *rests[] = {s.num_lost, s.den_lost};
     for (ptrdiff_t i = 0; i < 3; i++) {
         const struct la_array row = row_at(&x[i], 0, col);
         load_vector(rows[i], &row, cols);
     }
+    for (ptrdiff_t i = 0; i < 2; i++) {
+        const struct la_array row = row_at(&lost[i], 0, col);
+        load_vector(rests[i], &row, cols);
+    }
     clear(s.age, row_step(cols));
-    clear(s.num_lost, row_step(cols));
-    clear(s.den_lost, row_step(cols));
     for (ptrdiff_t j = 0; !la_is_given(&x[2]) && j < cols; j++) {
         s.top[j] = top;
     }
@@ -69,9 +72,10 @@ static void
 store_wkv_state(const struct la_array x[3], struct wkv_state s, ptrdiff_t col,
                 ptrdiff_t cols)
 {
-    T *rows[] = {s.num, s.den, s.top};
-    for (ptrdiff_t i = 0; i < 3; i++) {
-        const struct la_array row = row_at(&x[i], 0, col);
+    const struct la_array all[] = {x[0], x[1], x[2], lost_of(&x[0]), lost_of(&x[1])};
+    T *rows[] = {s.num, s.den, s.top, s.num_lost, s.den_lost};
+    for (ptrdiff_t i = 0; i < 5; i++) {
+        const struct la_array row = row_at(&all[i], 0, col);
         store_vector(&row, rows[i], cols);
     }
 }
@@ -235,6 +239,30 @@ settle_sum(T *y, vec keep, vec change)
 {
     const vec x = vload(y);
     vstore(y, vselect(change == (vec){0}, x, vfma(change, x, keep_of(keep, x))));
+}
+
+/* The same, compensated with `lost`. */
+INLINE void
+settle_with_lost(T *y, T *lost, vec keep, vec change)
+{
+    const vec x = vload(y), rest = vload(lost), old = keep_of(keep, x);
+    const vec all = vfma(change, x, vfma(change, rest, keep_of(keep, rest)));
+    const vec new = old + all;
+    const ivec same = change == (vec){0};
+    vstore(y, vselect(same, x, new));
+    vstore(lost, vselect(same, rest, rounding_lost(old, all, new)));
+}
+
+/* settle_wkv of a call that carries what num and den have lost. */
+static void
+settle_carried_wkv(struct wkv_state s, const T *w, ptrdiff_t cols)
+{
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        vec keep, change;
+        settled_parts(settle_max(s, j, vload(&w[j])), &keep, &change);
+        settle_with_lost(&s.num[j], &s.num_lost[j], keep, change);
+        settle_with_lost(&s.den[j], &s.den_lost[j], keep, change);
+    }
 }
 
 /* The state relative to one number, as callers hold it; r, its gradient where it is

@@ -50,14 +50,6 @@ score_sums(T *sum, const struct sweep *c, const T *z)
     }
 }
 
-/* Sets up compensation for a sum over this many tokens that has already begun (see
- * compensate). */
-INLINE void
-take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
-{
-    c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
-}
-
 /* Begins a sum over this many tokens, in chunks of `rows`, that is compensated if long.
  * If all chunks are alike, each addition may round the same way, and a few hundred of
  * them exceeded the error bound.  Compensation costs the memory traffic of a second
@@ -66,10 +58,19 @@ take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 static void
 compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    take_up_sum(c, lost, tokens, rows);
+    c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
     if (c->lost != NULL) {
         clear(lost, state_size(c->K, c->W));
     }
+}
+
+/* Sets up compensation for the state, whether or not its sum has begun.  A call that
+ * carries what the sum loses always compensates: other calls may follow it. */
+INLINE void
+compensate_state(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t rows)
+{
+    const int is_long = h->n > LA_PLAIN_SUMS * rows;
+    c->lost = is_long || carries_lost(h) ? lost : NULL;
 }
 
 /* sum += more, compensated (Kahan 1965): `lost` holds what earlier additions lost to

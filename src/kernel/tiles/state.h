@@ -85,6 +85,42 @@ store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     store_state_rows(x, s, K, 0, K, m);
 }
 
+/* What a field of the state has lost to rounding: no array, unless the call carries
+ * it. */
+INLINE struct la_array
+lost_of(const struct la_array *x)
+{
+    return x->plane != 0 ? shifted(x, x->plane) : (struct la_array){0};
+}
+
+INLINE int
+carries_lost(const struct la_head *h)
+{
+    return h->s0.plane != 0 || h->s1.plane != 0;
+}
+
+/* The state before the first token and what it has lost, unless that is NULL. */
+static void
+begin_state(const struct la_head *h, T *s, T *lost)
+{
+    load_state(s, &h->s0, h->d, h->m);
+    if (lost != NULL) {
+        const struct la_array before = lost_of(&h->s0);
+        load_state(lost, &before, h->d, h->m);
+    }
+}
+
+/* The caller's state x and what it has lost, if wanted. */
+static void
+end_state(const struct la_array *x, T *s, T *lost, ptrdiff_t K, ptrdiff_t m)
+{
+    store_state(x, s, K, m);
+    if (x->plane != 0) {
+        const struct la_array after = lost_of(x);
+        store_state(&after, lost, K, m);
+    }
+}
+
 /* z = the caller's vector, or zeros if there is none. */
 static void
 load_vector(T *z, const struct la_array *x, ptrdiff_t count)
@@ -103,15 +139,36 @@ store_vector(const struct la_array *x, T *z, ptrdiff_t count)
     }
 }
 
-/* Stores the state after the last token for every head of the group. */
+/* z before the first token, and what it has lost. */
 static void
-store_states(const struct la_head *h, T *s, T *z)
+begin_vector(const struct la_head *h, T *z, T *lost)
+{
+    const struct la_array before = lost_of(&h->z0);
+    load_vector(z, &h->z0, h->d);
+    load_vector(lost, &before, h->d);
+}
+
+/* The caller's vector x and what it has lost, if wanted. */
+static void
+end_vector(const struct la_array *x, T *z, T *lost, ptrdiff_t count)
+{
+    store_vector(x, z, count);
+    if (x->plane != 0) {
+        const struct la_array after = lost_of(x);
+        store_vector(&after, lost, count);
+    }
+}
+
+/* Stores the state after the last token, and what it has lost, for every head of the
+ * group. */
+static void
+store_states(const struct la_head *h, T *s, T *s_lost, T *z, T *z_lost)
 {
     for (ptrdiff_t g = 0; g < h->group; g++) {
         const struct la_array s1 = shifted(&h->s1, g * h->s1.step);
         const struct la_array z1 = shifted(&h->z1, g * h->z1.step);
-        store_state(&s1, s, h->d, h->m);
-        store_vector(&z1, z, h->d);
+        end_state(&s1, s, s_lost, h->d, h->m);
+        end_vector(&z1, z, z_lost, h->d);
     }
 }
 
