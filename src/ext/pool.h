@@ -18,8 +18,8 @@ int la_pool_run(la_work work, void (*idle)(void *job), void *job, size_t items,
                 int lanes, int is_brief);
 
 /* Runs work(arg) on that many threads, the caller among them, and returns when all are
- * done.  It is OpenMP's GOMP_parallel, whose threads may still be awake, on the CPUs that
- * the pool's own need, when another library has just used them. */
+ * done.  It is OpenMP's GOMP_parallel, whose threads may still be awake, on the CPUs
+ * that the pool's own need, when another library has just used them. */
 typedef void (*la_runner)(void (*work)(void *), void *arg, unsigned threads,
                           unsigned flags);
 
