@@ -41,7 +41,11 @@ TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References"
 _INHERITED = {"Raises", "References"}
 _MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
 #: By name of a paragraph: the parameter without which it is left out.
-NEEDS = {"packed_state": "cu_seqlens", "final_state": "return_state"}
+NEEDS = {
+    "packed_state": "cu_seqlens",
+    "final_state": "return_state",
+    "exact_state": "return_state",
+}
 #: By module and name of a function: its template, by sections.
 _TEMPLATES: dict[tuple[str, str], dict[str, str]] = {}
 

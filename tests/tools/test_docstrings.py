@@ -191,3 +191,15 @@ def test_public_names():
     assert {*OPERATORS, "ufuncs", "show_config", "get_num_threads"} <= set(linattn.__all__)
     for name in linattn.__all__:
         assert getattr(linattn, name).__doc__, name
+
+
+def test_bridges_do_not_describe_what_they_refuse():
+    torch = pytest.importorskip("linattn.torch", reason="PyTorch is not installed")
+    found = {
+        name
+        for module in (linattn, torch)
+        for name in module.__all__
+        if "an `ExactState`" in (getattr(module, name).__doc__ or "")
+    }
+    assert {"causal", "gated"} <= found
+    assert not any("`ExactState`" in (getattr(torch, x).__doc__ or "") for x in torch.__all__)
