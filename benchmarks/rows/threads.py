@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from adapters import peer
 
+import linattn
 from linattn._cli.peers import Call, PyTorch
-from linattn._cli.rows import Calls, Row
+from linattn._cli.rows import SETTLE, Calls, Measured, Row, timed
 
 from . import scans
 from .gated import backward, convolution, step
@@ -22,6 +24,7 @@ from .gated import backward, convolution, step
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 COUNTS = [2**i for i in range(1, 12) if 2**i < CORES] + ([CORES] if CORES > 1 else [2])
 SHAPES = ((32, 4096, 64), (16, 4096, 128), (8, 8192, 64), (1, 65536, 64), (1, 65536, 128))
+STEPS = 200  #: a step's time varies with how its threads are woken
 
 
 def side(make: Callable[..., Calls], second: bool, *sizes: int) -> Call:
@@ -48,6 +51,28 @@ def speedup(make, count: int, *sizes: int) -> Calls:
             call()
 
     return Calls(partial(on, 1), partial(on, count))
+
+
+def after_product(heads: int, d: int, n: int) -> Measured:
+    """Seconds of a step just after a product, whose threads are still awake, and of one alone."""
+    both = linattn.get_num_threads()
+    torch, ours = (importlib.import_module(x) for x in ("torch", "linattn.torch"))
+    torch.set_num_threads(both)
+    q, k, v = torch.rand(3, heads, d)
+    g, beta = torch.rand(2, heads)
+    state, matrix = linattn.State(torch.zeros(heads, d, d), None), torch.rand(n, n)
+    run = partial(ours.gated_delta_step, q, k / d, v, -g, beta, state, in_place=True)
+
+    def after() -> float:
+        torch.matmul(matrix, matrix)
+        return timed(run)
+
+    def alone() -> float:
+        time.sleep(SETTLE)
+        run()
+        return timed(run)
+
+    return Measured([(after(), alone()) for _ in range(STEPS)])
 
 
 def _table():
@@ -85,4 +110,8 @@ ROWS = [
     Row(f"{name}: 1 thread / {count}", partial(speedup, make, count), sizes,
         [THREADPOOLCTL, *needed], 1.7 if count == 2 else None, True, count)
     for name, make, sizes, needed in _table() for count in COUNTS
+] + [
+    Row(f"gated_delta_step in place {heads} x 128, PyTorch: after a product / alone",
+        after_product, (heads, 128, 1024), [PyTorch], 1.3, threads=count, tiny=(heads, 16, 64))
+    for heads in (32, 512) for count in COUNTS
 ]  # fmt: skip
