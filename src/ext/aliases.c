@@ -95,7 +95,7 @@ is_updated(const struct la_call *call, int i)
     return found;
 }
 
-/* Whether every field of the state is updated.  plan.c does not split a state of which
+/* Whether every field of the state is updated.  split.c does not split a state of which
  * the field s is, and does not look at the others. */
 static int
 is_in_place(const struct la_call *call)

@@ -205,6 +205,14 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
     }
 }
 
+int
+la_job_is_in_place(const struct job *job)
+{
+    const struct la_operand_array *before = job->by_id[LA_AT_s0],
+                                  *after = job->by_id[LA_AT_s1];
+    return before != NULL && after != NULL && before->data == after->data;
+}
+
 /* share_states finds a field before the tokens just before the one after them. */
 _Static_assert(LA_AT_s0 + 1 == LA_AT_s1 && LA_AT_z0 + 1 == LA_AT_z1 &&
                    LA_AT_conv0 + 1 == LA_AT_conv1 &&

@@ -1,7 +1,7 @@
 /* job.h: a call while it runs: the data shared by its pieces, where each piece lies in
- * memory, and how pieces are run.  plan.c makes the pieces, and so do the four files
- * that split a call further (interleave.c, stages.c, backward_split.c,
- * channel_split.c). */
+ * memory, and how pieces are run.  plan.c makes units, split.c pieces of them, and so
+ * do the four files that split units in other ways (interleave.c, stages.c,
+ * backward_split.c, channel_split.c). */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
@@ -18,6 +18,7 @@ struct job {
     const struct la_table *table;
     const struct la_kernel *kernel;
     int properties;
+    double work;         /* of the call (tuning.h) */
     int is_brief;        /* and not watched, as another library's threads share it */
     struct la_head head; /* common to all pieces; data of the first one */
     struct la_head *own; /* a copy that all pieces of a single thread use, or NULL */
@@ -26,8 +27,9 @@ struct job {
     ptrdiff_t inner[LA_NOPERANDS]; /* step between sequences, in bytes */
     ptrdiff_t heads, sequences;
     ptrdiff_t last, group, groups; /* heads of the last axis, per group; groups */
-    ptrdiff_t panels, width;       /* column panels of the values, columns per panel */
-    ptrdiff_t rows, parts;         /* rows per part; parts of n */
+    size_t units, first;     /* pieces but for panels; the first one that is run */
+    ptrdiff_t panels, width; /* column panels of the values, columns per panel */
+    ptrdiff_t rows, parts;   /* rows per part; parts of n */
     struct la_scratch scratch;
     char *few;                                /* memory for it (scratch.h) */
     la_modes modes;                           /* the caller's */
@@ -67,6 +69,10 @@ void la_job_place(const struct job *job, struct la_head *h, struct piece p);
 /* Such a copy, at one piece. */
 struct la_head la_job_head(const struct job *job, struct piece p);
 
+/* Whether the state after the tokens takes the place of the one before them: one piece
+ * must not write what another has to read. */
+int la_job_is_in_place(const struct job *job);
+
 /* Makes sure that the job has scratch of `bytes` bytes for `lanes` pieces at once; 0,
  * or -1 if there is no memory. */
 int la_job_reserve(struct job *job, size_t bytes, int lanes);
@@ -92,13 +98,15 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * result never shows uninitialised memory.  Nonzero: stop. */
 int la_sequences_clear(struct job *job);
 
-/* Whether a call of so many pieces and so much work, with several threads, is computed
- * in stages that they all share (stages.c). */
-int la_is_staged(const struct job *job, size_t items, double work, int threads);
+/* Runs all units of a job (split.c). */
+enum la_status la_run_units(struct job *job, int threads);
 
-/* Computes it, each thread with `bytes` bytes of scratch. */
-enum la_status la_run_staged(struct job *job, size_t sequences, size_t bytes,
-                             int threads);
+/* Whether so many units of so much work, with several threads, are computed in stages
+ * that they all share (stages.c). */
+int la_is_staged(const struct job *job, size_t units, double work, int threads);
+
+/* Computes them, from job->first on, each thread with `bytes` bytes of scratch. */
+enum la_status la_run_staged(struct job *job, size_t units, size_t bytes, int threads);
 
 /* Computes every call in stages for which an operator has them, in groups of so many
  * chunks; 0 ends it.  Returns the previous number.  For tests. */

@@ -200,6 +200,25 @@ force_stages(PyObject *Py_UNUSED(module), PyObject *arg)
     return PyLong_FromSsize_t(la_stages_force(chunks));
 }
 
+/* take_jobs(): la_pool_take_jobs as a list of (items, lanes), for tests. */
+static PyObject *
+take_jobs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    const struct la_jobs jobs = la_pool_take_jobs();
+    PyObject *const list = PyList_New(0);
+    for (int i = 0; list != NULL && i < jobs.count; i++) {
+        PyObject *const pair =
+            Py_BuildValue("(ni)", (Py_ssize_t)jobs.items[i], jobs.lanes[i]);
+        const int failed = pair == NULL || PyList_Append(list, pair) < 0;
+        Py_XDECREF(pair);
+        if (failed) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
 static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
     {"fast_call", (PyCFunction)(void (*)(void))la_fast_call, METH_FASTCALL, NULL},
@@ -219,6 +238,7 @@ static PyMethodDef methods[] = {
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},
     {"force_stages", force_stages, METH_O, NULL},
+    {"take_jobs", take_jobs, METH_NOARGS, NULL},
     {"xla_finish", la_xla_finish, METH_NOARGS, NULL},
     {"xla_handler", la_xla_handler, METH_O, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},

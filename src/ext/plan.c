@@ -1,10 +1,8 @@
 /* plan.c: the common entry of all operators.
  *
- * Splits a call into pieces, which job.c runs: heads (those with the same keys
- * together), packed sequences, panels of value columns and, if rows are independent,
- * ranges of rows. A panel's columns are computed by the same operations in the same
- * order for any width (micro.h), and so is a row in any range, so the number of threads
- * changes no bit. */
+ * Splits a call into units, between which split.c shares the threads: heads (those with
+ * the same keys together), packed sequences and, if rows are independent, ranges of
+ * rows.  A row is computed by the same operations in any range. */
 #include "plan.h"
 
 #include "cpu.h"
@@ -79,42 +77,13 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
-/* Whether the state after the tokens takes the place of the one before them.  One panel
- * must not write what another has to read. */
-static int
-is_in_place(const struct job *job)
-{
-    const struct la_operand_array *before = job->by_id[LA_AT_s0],
-                                  *after = job->by_id[LA_AT_s1];
-    return before != NULL && after != NULL && before->data == after->data;
-}
-
-/* Splits m into panels if there are too few pieces to keep the threads busy.  Every
- * panel repeats the maps and the scores, so panels are not made too narrow. */
-static void
-cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
-{
-    const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
-    const int may_split = job->properties & LA_PANELS && !is_in_place(job);
-    ptrdiff_t panels = may_split && uneven ? threads : 1;
-    if (panels > vectors / LA_PANEL_VECTORS) {
-        panels = vectors / LA_PANEL_VECTORS;
-    }
-    job->panels = 1;
-    job->width = job->head.m;
-    if (panels > 1) {
-        job->width = (vectors + panels - 1) / panels * lanes;
-        job->panels = (job->head.m + job->width - 1) / job->width;
-    }
-}
-
 static void
 cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
     /* A state that is updated has to be read before the last part writes it. */
-    job->rows = is_in_place(job) ? 0 : la_operators[job->call->signature->op].rows;
+    job->rows =
+        la_job_is_in_place(job) ? 0 : la_operators[job->call->signature->op].rows;
     /* Without rows there is one part: states are still passed through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
@@ -169,114 +138,6 @@ fits(const struct job *job)
            (!(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head));
 }
 
-/* Runs one of the pieces, which are numbered by head, sequence, part and panel. */
-static int
-run_piece(void *arg, size_t item, int lane)
-{
-    struct job *job = arg;
-    const ptrdiff_t panel = (ptrdiff_t)item % job->panels;
-    ptrdiff_t rest = (ptrdiff_t)item / job->panels;
-    const ptrdiff_t part = rest % job->parts;
-    rest /= job->parts;
-    const ptrdiff_t group = rest / job->sequences;
-    const struct piece p = {group / job->groups * job->last +
-                                group % job->groups * job->group,
-                            rest % job->sequences, panel, part};
-    if (job->own != NULL) {
-        la_job_place(job, job->own, p);
-        return la_job_compute(job, job->own, lane);
-    }
-    struct la_head h = la_job_head(job, p);
-    return la_job_compute(job, &h, lane);
-}
-
-/* The bytes of scratch that a piece of n tokens needs.  Sets the head's sizes for the
- * time of the question: a step of small heads takes as long as a few copies of it. */
-static size_t
-measure_piece(struct job *job, ptrdiff_t n)
-{
-    struct la_head *h = &job->head;
-    const ptrdiff_t all_n = h->n, all_m = h->m;
-    h->n = n;
-    h->m = job->width;
-    h->group = job->group;
-    const size_t bytes = job->kernel->scratch(h);
-    h->n = all_n;
-    h->m = all_m;
-    h->group = 0;
-    return bytes;
-}
-
-/* Whether all pieces have the sizes of the job's head. */
-static int
-is_one_size(const struct job *job)
-{
-    return job->parts == 1 && job->panels == 1 && job->by_id[LA_AT_begin] == NULL &&
-           job->by_id[LA_AT_end] == NULL;
-}
-
-/* Runs the pieces one after the other.  They use the job's head if none changes the
- * sizes that the next is made from. */
-static enum la_status
-run_alone(struct job *job, size_t bytes, size_t items)
-{
-    if (is_one_size(job)) {
-        job->own = &job->head;
-        return la_job_run(job, job->kernel, run_piece, bytes, items, 1);
-    }
-    struct la_head own = job->head;
-    job->own = &own;
-    return la_job_run(job, job->kernel, run_piece, bytes, items, 1);
-}
-
-/* Runs the job, split by heads and, if there are too few heads, within heads. */
-static enum la_status
-run_job(struct job *job, size_t items, int threads)
-{
-    const ptrdiff_t n = job->parts > 1 ? job->rows : job->head.n;
-    int gaps;
-    const enum la_status status = la_sequences_check(job, &gaps);
-    if (status != LA_DONE) {
-        return status;
-    }
-    if (gaps) {
-        /* Reserve first: without memory, nothing is written. */
-        const int lanes = items < (size_t)threads ? (int)items : threads;
-        if (la_job_reserve(job, measure_piece(job, n), lanes) < 0) {
-            return LA_NO_MEMORY;
-        }
-        if (la_sequences_clear(job)) {
-            return LA_STOPPED;
-        }
-    }
-    else if (threads > 1 && la_is_staged(job, items, work(job->call), threads)) {
-        const size_t units = items / (size_t)job->panels;
-        job->panels = 1;
-        job->width = job->head.m;
-        return la_run_staged(job, units, measure_piece(job, n), threads);
-    }
-    else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&
-             items > 0 && job->sequences == 1 && work(job->call) >= LA_SPLIT_WORK) {
-        return la_run_backward_split(job, threads);
-    }
-    else if (job->properties & LA_CHANNEL_SPLIT && (size_t)threads > items &&
-             items > 0 && job->sequences == 1 &&
-             job->head.m > channel_group(job->head.m) &&
-             work(job->call) >= LA_SPLIT_WORK) {
-        return la_run_channel_split(job, threads);
-    }
-    const size_t bytes = measure_piece(job, n);
-    if (items == 0) {
-        return LA_DONE;
-    }
-    const ptrdiff_t heads = gaps ? 1 : la_interleaved_heads(job, threads);
-    if (heads > 1) {
-        return la_run_interleaved(job, heads, bytes, threads);
-    }
-    return threads > 1 ? la_job_run(job, job->kernel, run_piece, bytes, items, threads)
-                       : run_alone(job, bytes, items);
-}
-
 /* Whether all results are empty. */
 static int
 writes_nothing(const struct job *job)
@@ -300,11 +161,13 @@ run_heads(const struct la_call *call, const struct la_watch *watch)
 {
     const struct la_table *table = la_cpu_table(call->dtype);
     _Alignas(LA_ALIGN) char few[LA_FEW_BYTES];
-    const int is_brief = la_pool_has_runner() && work(call) < LA_BRIEF_WORK;
+    const double all = work(call);
+    const int is_brief = la_pool_has_runner() && all < LA_BRIEF_WORK;
     struct job job = {.call = call,
                       .few = few,
                       .watch = is_brief ? NULL : watch,
                       .is_brief = is_brief,
+                      .work = all,
                       .table = table,
                       .kernel = &table->kernels[call->signature->op],
                       .interleaved = 1,
@@ -316,15 +179,11 @@ run_heads(const struct la_call *call, const struct la_watch *watch)
     if (writes_nothing(&job)) { /* though there may be many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
     }
-    const int threads = la_is_long(call) ? la_pool_get_num_threads() : 1;
+    const int threads = all >= LA_LONG_WORK ? la_pool_get_num_threads() : 1;
     group_heads(&job, threads);
     cut_rows(&job);
-    const ptrdiff_t pieces =
-        job.heads / job.last * job.groups * job.sequences * job.parts;
-    cut_panels(&job, pieces, threads,
-               table->vector_bytes / la_number_size(call->dtype) / la_call_parts(call));
-    const enum la_status status =
-        run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
+    job.units = (size_t)(job.heads / job.last * job.groups * job.sequences * job.parts);
+    const enum la_status status = la_run_units(&job, threads);
     la_scratch_give(&job.scratch);
     return status;
 }

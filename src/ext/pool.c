@@ -41,6 +41,25 @@ static _Thread_local int held_threads; /* for calls of this thread; 0: num_threa
 
 static atomic_int delay_ms; /* sleep of workers after each piece */
 
+static _Thread_local struct la_jobs jobs;
+
+struct la_jobs
+la_pool_take_jobs(void)
+{
+    const struct la_jobs taken = jobs;
+    jobs.count = 0;
+    return taken;
+}
+
+static void
+note_job(size_t items, int lanes)
+{
+    if (jobs.count < LA_NOTED_JOBS) {
+        jobs.items[jobs.count] = items;
+        jobs.lanes[jobs.count++] = lanes;
+    }
+}
+
 static _Atomic la_runner runner;
 
 void
@@ -332,6 +351,7 @@ la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lan
     if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
         return run_alone(work, job, items);
     }
+    note_job(items, lanes);
     const la_runner run = runner_of(is_brief);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);

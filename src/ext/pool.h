@@ -46,6 +46,15 @@ long la_pool_spin(long us);
  * before them; 0 ends it.  For tests. */
 void la_pool_delay_workers(int ms);
 
+/* The jobs of this thread on several lanes since it last took them, the first ones.
+ * For tests. */
+enum { LA_NOTED_JOBS = 64 };
+struct la_jobs {
+    int count, lanes[LA_NOTED_JOBS];
+    size_t items[LA_NOTED_JOBS];
+};
+struct la_jobs la_pool_take_jobs(void);
+
 /* The number of CPUs that this process may use. */
 int la_pool_cpus(void);
 

@@ -1,7 +1,6 @@
 /* stages.c: computes a few long sequences in stages that all threads share, if there
- * are several times as many threads as sequences and their panels (plan.c).  With fewer
- * threads, panels alone are faster: stages write and read the state of every chunk, and
- * threads that have slept while others finished a stage take long to wake up.
+ * are several times as many threads (split.c).  With fewer threads, panels are about
+ * as fast: stages write and read the state of every chunk.
  *
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
@@ -44,23 +43,24 @@ forced(void)
 }
 
 int
-la_is_staged(const struct job *job, size_t items, double work, int threads)
+la_is_staged(const struct job *job, size_t units, double work, int threads)
 {
-    if (job->table->stages[job->call->signature->op].run == NULL || items == 0) {
+    if (job->table->stages[job->call->signature->op].run == NULL || units == 0) {
         return 0;
     }
     return forced() > 0 ||
-           (LA_STAGED_THREADS * items <= (size_t)threads && work >= LA_STAGED_WORK);
+           (LA_STAGED_THREADS * units <= (size_t)threads && work >= LA_STAGED_WORK);
 }
 
 /* The head of a sequence. */
 static struct la_head
 head_of(const struct job *job, size_t sequence)
 {
-    const ptrdiff_t group = (ptrdiff_t)sequence / job->sequences;
+    const ptrdiff_t unit = (ptrdiff_t)(job->first + sequence),
+                    group = unit / job->sequences;
     return la_job_head(job, (struct piece){group / job->groups * job->last +
                                                group % job->groups * job->group,
-                                           (ptrdiff_t)sequence % job->sequences, 0, 0});
+                                           unit % job->sequences, 0, 0});
 }
 
 /* Cuts the group after the current one; an empty sequence is computed at once. */
@@ -194,12 +194,12 @@ take_records(const struct job *job, struct la_staged *x, int threads)
 }
 
 enum la_status
-la_run_staged(struct job *job, size_t sequences, size_t bytes, int threads)
+la_run_staged(struct job *job, size_t units, size_t bytes, int threads)
 {
-    const size_t per_sequence = ((size_t)threads + sequences - 1) / sequences;
+    const size_t per_sequence = ((size_t)threads + units - 1) / units;
     struct la_staged x = {
-        .sequences = calloc(sequences, sizeof(*x.sequences)),
-        .count = sequences,
+        .sequences = calloc(units, sizeof(*x.sequences)),
+        .count = units,
         .parts = per_sequence,
         .shares = LA_STAGE_SHARES * per_sequence,
     };

@@ -161,10 +161,11 @@ enum {
     LA_PIECE_NUMBERS = 32768,
     LA_PIECE_HEADS = 8,
 
-    /* Panels of the values (plan.c).  With this many pieces per thread, an uneven share
-     * costs little; narrower panels would repeat maps and scores for too little
+    /* Panels of the values (split.c).  With this many pieces per thread, an uneven
+     * share costs little; narrower panels would repeat maps and scores for too little
      * gain. */
     LA_EVEN_PIECES = 4,
+    LA_EVEN_ROUNDS = 10, /* units per thread, for those left over in stages */
     LA_PANEL_VECTORS = 2,
 
     /* In multiply-adds, or work of about the same time. */
@@ -173,7 +174,7 @@ enum {
     LA_BRIEF_WORK = 20000000,  /* about a millisecond: Ctrl-C may wait for it */
     LA_RATES_STEP = 64,        /* numbers of one array of a pass's rates (table.h) */
     LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
-    LA_STAGED_THREADS = 4,     /* per piece of a call, for stages to gain */
+    LA_STAGED_THREADS = 4,     /* per unit of a call, for stages to gain */
     LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
     LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
     LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (backward_split.c,

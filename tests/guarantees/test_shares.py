@@ -1,0 +1,71 @@
+"""How many heads are shared between how many threads: evenly, and with the same bits."""
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import _linattn
+
+NAMES = ("causal", "gated", "delta", "gated_delta", "dplr")
+#: No thread waits for longer than this part of a call.
+MOST = 0.1
+
+
+def call(name, heads, n, d, *, by_token=False):
+    """A call; by token: of a view of (n, heads, d)."""
+    rng = np.random.default_rng(heads)
+    lead = (n, heads) if by_token else (heads, n)
+    x = {key: rng.standard_normal((*lead, d), np.float32) for key in "qkvab"}
+    x |= {"k": x["k"] / d, "a": x["a"] / d, "g": -rng.random(lead, np.float32)}
+    x |= {"beta": rng.random(lead, np.float32)}
+    arrays = [x[key].swapaxes(0, 1) if by_token else x[key] for key in operands(name)]
+    return getattr(linattn, name)(*arrays)
+
+
+def operands(name):
+    more = {
+        "gated": ["g"],
+        "delta": ["beta"],
+        "gated_delta": ["g", "beta"],
+        "dplr": ["a", "b", "g"],
+    }
+    return ["q", "k", "v", *more.get(name, [])]
+
+
+def waiting(name, heads, threads):
+    """The part of a call that a thread waits for others, if shares of a job take as long.
+
+    First come the stages of the heads that are left over, each job with as much of the work; then
+    the other heads, whole ones.
+    """
+    _linattn.take_jobs()
+    call(name, heads, 2048, 64)
+    jobs = _linattn.take_jobs()
+    took, over = 0.0, heads
+    if heads >= threads:
+        whole, lanes = jobs.pop()
+        took, over = float(-(-whole // lanes)), heads - whole
+    for i, (shares, lanes) in enumerate(jobs):
+        if i % 2 == 0:  # besides, a share for each head cuts its next chunks, which is quick
+            shares -= over
+        took += -(-shares // lanes) / shares * over / len(jobs)
+    return 1 - heads / threads / took
+
+
+@pytest.mark.parametrize("heads", [1, 4, 16, 20, 33, 65, 161])
+@pytest.mark.parametrize("name", ["causal", "gated_delta"])
+def test_shares_are_even(threads, name, heads):
+    threads(16)
+    assert waiting(name, heads, 16) < MOST
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize(("count", "heads"), [(2, 3), (2, 5), (4, 9), (16, 17), (16, 20), (16, 33)])
+@pytest.mark.parametrize("name", NAMES)
+def test_bits(threads, name, count, heads, by_token):
+    """The heads that are left over are split, the others not."""
+    n = 2048 if count == 16 else 300
+    threads(1)
+    expected = call(name, heads, n, 64, by_token=by_token)
+    threads(count)
+    np.testing.assert_array_equal(call(name, heads, n, 64, by_token=by_token), expected)
