@@ -1,8 +1,8 @@
 """``python -m linattn.torch``: run a program with other libraries patched, without a change to it.
 
-The variable LINATTN_PATCH names the libraries: ``transformers`` is patched, ``mamba_ssm`` and
-``causal_conv1d`` are stood in for where they cannot be imported, and ``fla`` is patched or, where
-it cannot be imported, stood in for.
+The variable LINATTN_PATCH names the libraries: ``transformers`` and ``xlstm`` are patched,
+``mamba_ssm`` and ``causal_conv1d`` are stood in for where they cannot be imported, ``flashrnn`` and
+``mlstm_kernels`` in any case, and ``fla`` is patched or, where it cannot be imported, stood in for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 
-from . import install_as, patch_fla, patch_transformers
+from . import install_as, patch_fla, patch_transformers, patch_xlstm
 
 
 def _patch_or_stand_in() -> None:
@@ -25,9 +25,12 @@ def _patch_or_stand_in() -> None:
 LIBRARIES: dict[str, Callable[[], object]] = {
     "causal_conv1d": functools.partial(install_as, "causal_conv1d"),
     "mamba_ssm": functools.partial(install_as, "mamba_ssm"),
-    # After those two, which fla and Transformers import.
+    "flashrnn": functools.partial(install_as, "flashrnn", replace=True),
+    "mlstm_kernels": functools.partial(install_as, "mlstm_kernels", replace=True),
+    # After those that they import.
     "fla": _patch_or_stand_in,
     "transformers": patch_transformers,
+    "xlstm": patch_xlstm,
 }
 USAGE = "usage: LINATTN_PATCH=NAME,... python -m linattn.torch [-m MODULE | FILE] ARGUMENT ..."
 

@@ -36,6 +36,7 @@
 #include "recurrences/rescaled_causal_backward.h"
 #include "recurrences/slstm.h"
 #include "recurrences/slstm_backward.h"
+#include "recurrences/slstm_states.h"
 #include "attention/noncausal.h"
 #include "attention/softmax.h"
 #include "attention/softmax_backward.h"

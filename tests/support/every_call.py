@@ -146,6 +146,10 @@ def _slstm(lead, n, d, wide, normal) -> Iterator[Call]:
     weights["b"] = normal(4, 2, d)
     now = {"x": tokens["x"].take(0, len(lead))} | weights
     yield from _series("slstm", tokens | weights, normal(*lead, n, 2, d), {}, now, held)
+    if wide == tokens["x"].dtype:
+        given = [x.astype(wide) for x in (*tokens.values(), *weights.values())]
+        for name, more in ("slstm_states", ()), ("slstm_states_backward", given[:1]):
+            yield Call(name, internal_ufuncs[name], (*given, *more, *held[0]))
 
 
 def _complex(shape, normal) -> Iterator[Call]:

@@ -93,6 +93,10 @@ STAND_INS = (
     "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo", "mamba_ssm.ops.cute.mamba3.mamba3_step_fn",
     "mamba_ssm.modules.mamba2", "mamba_ssm.modules.mamba3", "mamba_ssm.modules.block",
     "mamba_ssm.modules.mlp", "mamba_ssm.models.config_mamba", "mamba_ssm.models.mixer_seq_simple",
+    "flashrnn.flashrnn.flashrnn", "mlstm_kernels.torch.backend_module",
+    "mlstm_kernels.torch.kernel_wrappers", "mlstm_kernels.torch.chunkwise.native",
+    "mlstm_kernels.torch.chunkwise.triton_xl_chunk_siging", "mlstm_kernels.torch.parallel.native",
+    "mlstm_kernels.torch.parallel.native_siging", "mlstm_kernels.torch.recurrent.native_step",
 )  # fmt: skip
 
 

@@ -13,8 +13,9 @@ ROOMS = (
     "_version", "_core", "feature_maps", "_states", "_call", "_docs", "operators", "ufuncs",
     "linattn", "reference", "_cli", "__main__", "_types", "_blocks", "_bridges", "dask", "jax",
     "mpi", "torch/_core", "torch/operators", "torch/feature_maps", "torch/distributed",
-    "torch/fla", "torch/nn", "torch/causal_conv1d", "torch/mamba_ssm", "torch/_patch",
-    "torch/patched_fla", "torch/patched_xlstm", "torch/transformers", "torch", "torch/__main__",
+    "torch/fla", "torch/nn", "torch/causal_conv1d", "torch/mamba_ssm",
+    "torch/flashrnn", "torch/mlstm_kernels", "torch/_patch", "torch/patched_fla",
+    "torch/patched_xlstm", "torch/transformers", "torch", "torch/__main__",
     "torch/onnx",
 )  # fmt: skip
 FILES = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}

@@ -24,7 +24,9 @@ PACKAGES = {
         "linattn.torch.causal_conv1d", ("causal_conv1d_interface", "causal_conv1d_varlen")
     ),
     "fla": StandIn("linattn.torch.fla", ("layers", "modules", "ops", "utils")),
+    "flashrnn": StandIn("linattn.torch.flashrnn", ("flashrnn",)),
     "mamba_ssm": StandIn("linattn.torch.mamba_ssm", ("models", "modules", "ops", "utils")),
+    "mlstm_kernels": StandIn("linattn.torch.mlstm_kernels", ("torch",)),
 }
 _lock = threading.RLock()
 
@@ -74,11 +76,13 @@ def install_as(*names: str, replace: bool = False) -> Installed:
     ``linattn.torch.fla`` take their names in `sys.modules`, with all of their modules, and
     programs that use these packages run unchanged on CPUs.  Of fla these are ``fla.ops`` and
     ``fla.modules``, without its layers and models (`linattn.torch.patch_fla` runs those).
+    ``flashrnn`` and ``mlstm_kernels``, with which models of xLSTM compute, are stood in for by
+    ``linattn.torch.flashrnn`` and ``linattn.torch.mlstm_kernels``.
 
     Parameters
     ----------
     *names : str
-        ``"mamba_ssm"``, ``"causal_conv1d"``, ``"fla"``.
+        ``"mamba_ssm"``, ``"causal_conv1d"``, ``"fla"``, ``"flashrnn"``, ``"mlstm_kernels"``.
     replace : bool, default False
         Also take the place of a package that can be imported.
 
@@ -100,6 +104,7 @@ def install_as(*names: str, replace: bool = False) -> Installed:
     Call it before anything imports these packages: what has been imported is not changed.
     Whether a package can be imported is found out by importing it.  fla can be, with Triton, on
     machines without a GPU, where its functions then fail: pass ``replace=True`` there, or patch it.
+    So can flashrnn and mlstm_kernels, whose functions for CPUs are slow, or need Triton.
 
     ``importlib.util.find_spec`` finds a stand-in.  ``importlib.metadata`` does not, as no
     distribution of that name is installed; ``__version__`` is that of the package whose signatures

@@ -24,6 +24,7 @@ struct slstm_scratch {
     T *R;           /* packed: (d, 4 step) */
     T *bias;        /* (4, step) */
     struct block gates, h, c, n, m;
+    int fields; /* of the state that the output of a token has, from h on */
 };
 
 INLINE ptrdiff_t
@@ -45,6 +46,7 @@ slstm_carve(const struct la_head *h, struct arena *arena)
     r.c = take_block(arena, rows, step);
     r.n = take_block(arena, rows, step);
     r.m = take_block(arena, rows, step);
+    r.fields = 1;
     return r;
 }
 
@@ -149,6 +151,27 @@ store_slstm_states(const struct la_head *h, const struct slstm_scratch *r, ptrdi
     store_slstm_rows(h, fields, rows, s, count);
 }
 
+/* The row of this field in x (n,d) or, where outputs are whole states, x (n,4,d). */
+INLINE struct la_array
+output_row(const struct la_array *x, const struct slstm_scratch *r, ptrdiff_t t,
+           int field)
+{
+    return shifted(x, r->fields == 1 ? t * x->rs : t * x->plane + field * x->rs);
+}
+
+/* The output of token t of sequence s, the k-th. */
+static void
+store_slstm_output(const struct la_head *h, const struct slstm_scratch *r, ptrdiff_t s,
+                   ptrdiff_t k, ptrdiff_t t)
+{
+    const struct la_array y = of_sequence(&h->y, s);
+    const struct block rows[] = {r->h, r->c, r->n, r->m};
+    for (int i = 0; i < r->fields; i++) {
+        const struct la_array row = output_row(&y, r, t, i);
+        store_vector(&row, rows[i].x + k * rows[i].ld, h->d);
+    }
+}
+
 /* Token t of `count` sequences from s on, after the outputs `before`: their outputs
  * `after`, which may be the same rows, and r's cells. */
 static void
@@ -179,12 +202,26 @@ slstm_together(const struct la_head *h, const struct slstm_scratch *r, ptrdiff_t
         }
         slstm_tokens(h, r, r->h, r->h, s, count, t);
         for (ptrdiff_t k = 0; k < count; k++) {
-            const struct la_array y = of_sequence(&h->y, s + k);
-            store_rows(&y, rows_from(t, 1), h->d,
-                       (struct block){r->h.x + k * r->h.ld, 0}, NULL);
+            store_slstm_output(h, r, s + k, k, t);
         }
     }
     store_slstm_states(h, r, s, count);
+    return 0;
+}
+
+static int
+slstm_all(const struct la_head *h, const struct slstm_scratch *r)
+{
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t s = 0, count; s < h->group; s += count) {
+        count = sequences_from(h, s);
+        if (s == 0 || !share_weights(h)) {
+            load_slstm_weights(h, r, s);
+        }
+        if (slstm_together(h, r, s, count, &until_poll)) {
+            return 1;
+        }
+    }
     return 0;
 }
 
@@ -193,17 +230,7 @@ run_slstm(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct slstm_scratch r = slstm_carve(h, &arena);
-    ptrdiff_t until_poll = 0;
-    for (ptrdiff_t s = 0, count; s < h->group; s += count) {
-        count = sequences_from(h, s);
-        if (s == 0 || !share_weights(h)) {
-            load_slstm_weights(h, &r, s);
-        }
-        if (slstm_together(h, &r, s, count, &until_poll)) {
-            return 1;
-        }
-    }
-    return 0;
+    return slstm_all(h, &r);
 }
 
 #endif

@@ -136,6 +136,25 @@ recompute_chunk(const struct la_head *h, const struct slstm_backward_scratch *r,
     }
 }
 
+/* The gradients of the output of token t of sequence s, the k-th, added to those of its
+ * state. */
+static void
+add_output_gradient(const struct la_head *h, const struct slstm_backward_scratch *r,
+                    ptrdiff_t s, ptrdiff_t k, ptrdiff_t t)
+{
+    const struct slstm_scratch *f = &r->forward;
+    const struct la_array grad = of_sequence(&h->grad_out, s);
+    const struct block rows[] = {r->dh, r->d.c, r->d.n, r->d.m};
+    for (int i = 0; i < f->fields; i++) {
+        const struct la_array row = output_row(&grad, f, t, i);
+        T *sum = rows[i].x + k * rows[i].ld;
+        load_vector(r->grad.x, &row, h->d);
+        for (ptrdiff_t j = 0; j < f->step; j += VL) {
+            vstore(&sum[j], vload(&sum[j]) + vload(&r->grad.x[j]));
+        }
+    }
+}
+
 /* The gradients of the gates of row i of a chunk, token t; then dh of the token before.
  */
 static void
@@ -146,13 +165,9 @@ reverse_tokens(const struct la_head *h, const struct slstm_backward_scratch *r,
     const ptrdiff_t step = f->step;
     const struct block gates = {gates_at(r, 0, i), r->rows * r->gates.ld};
     for (ptrdiff_t k = 0; k < count; k++) {
-        const struct la_array grad = of_sequence(&h->grad_out, s + k);
         const ptrdiff_t cell = k * (r->rows + 1) + i;
         T *dh = r->dh.x + k * r->dh.ld;
-        load_row(r->grad.x, r->grad.ld, &grad, t, h->d);
-        for (ptrdiff_t j = 0; j < step; j += VL) {
-            vstore(&dh[j], vload(&dh[j]) + vload(&r->grad.x[j]));
-        }
+        add_output_gradient(h, r, s + k, k, t);
         slstm_reverse(gates_at(r, k, i), f->bias, step, row_of(&r->cells, cell),
                       row_of(&r->cells, cell + 1), row_of(&r->d, k), dh);
         clear(dh, step);
@@ -267,22 +282,28 @@ load_reverse_weights(const struct la_head *h, const struct slstm_backward_scratc
 }
 
 static int
-run_slstm_backward(const struct la_head *h)
+reverse_all(const struct la_head *h, const struct slstm_backward_scratch *r)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct slstm_backward_scratch r = slstm_backward_carve(h, &arena);
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t s = 0, count; s < h->group; s += count) {
         count = sequences_from(h, s);
         if (s == 0 || !share_weights(h)) {
-            load_slstm_weights(h, &r.forward, s);
-            load_reverse_weights(h, &r, s);
+            load_slstm_weights(h, &r->forward, s);
+            load_reverse_weights(h, r, s);
         }
-        if (reverse_together(h, &r, s, count, &until_poll)) {
+        if (reverse_together(h, r, s, count, &until_poll)) {
             return 1;
         }
     }
     return 0;
+}
+
+static int
+run_slstm_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct slstm_backward_scratch r = slstm_backward_carve(h, &arena);
+    return reverse_all(h, &r);
 }
 
 #endif

@@ -1,0 +1,290 @@
+"""The stand-in for mlstm_kernels: every kernel by its name, states, and the backend module."""
+
+import importlib
+import inspect
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from bounds import close, roundings  # noqa: E402
+from xlstm_signatures import SIGNATURES  # noqa: E402
+
+from linattn import State, reference  # noqa: E402
+from linattn.torch import install_as  # noqa: E402
+from linattn.torch.mlstm_kernels import torch as kernels  # noqa: E402
+from linattn.torch.mlstm_kernels.torch.backend_module import (  # noqa: E402
+    mLSTMBackend,
+    mLSTMBackendConfig,
+)
+
+B, HEADS, N, D, M = 2, 3, 24, 5, 4
+EPS = 1e-2  # large enough to matter
+ALL = kernels.get_available_mlstm_kernels()
+CHUNKS = [x for x in ALL if x.startswith("chunk") and "siging" not in x]
+PARALLEL = [x for x in ALL if x.startswith("parallel") and "siging" not in x]
+SIGMOID = [x for x in ALL if "siging" in x]
+NATIVE = [x for x in ALL if "triton" not in x and "custbw" not in x]
+
+
+def operands(dtype=torch.float64, states=True):
+    random = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+
+    q, k, v = normal(B, HEADS, N, D), normal(B, HEADS, N, D), normal(B, HEADS, N, M)
+    i, f = 2 * normal(B, HEADS, N), normal(B, HEADS, N) + 2
+    state = {
+        "c_initial": normal(B, HEADS, D, M), "n_initial": normal(B, HEADS, D),
+        "m_initial": normal(B, HEADS, 1),
+    }  # fmt: skip
+    return (q, k, v, i, f), state if states else {}
+
+
+def twin(tokens, state, first=0.0):
+    start = State(np.zeros((B, HEADS, D, M)), np.zeros((B, HEADS, D)),
+                            np.full((B, HEADS), first))  # fmt: skip
+    if state:
+        c, n, m = (x.double().numpy() for x in state.values())
+        start = State(c, n, m[..., 0])
+    arrays = (x.double().numpy() for x in tokens)
+    h, end = reference.mlstm(*arrays, eps=EPS, initial_state=start, return_state=True)
+    return h, end.s, end.z, end.log_scale[..., None]
+
+
+def sigmoid_twin(tokens, state, normalize):
+    q, k, v, i, f = (x.numpy() for x in tokens)
+    i, f = 1 / (1 + np.exp(-i)), 1 / (1 + np.exp(-f))
+    c, n = (x.numpy() for x in (*state.values(),)[:2]) if state else (0.0, 0.0)
+    h = np.empty(v.shape)
+    for t in range(N):
+        w = i[..., t, None]
+        n = f[..., t, None] * n + w * k[..., t, :]
+        c = f[..., t, None, None] * c + (w * k[..., t, :])[..., None] * v[..., t, None, :]
+        sums = (q[..., t, :] * n).sum(-1, keepdims=True) / np.sqrt(D)
+        h[..., t, :] = (q[..., t, None, :] @ c)[..., 0, :] / np.sqrt(D)
+        if normalize:
+            h[..., t, :] /= np.maximum(abs(sums), 1) + EPS
+    return h, c, n
+
+
+def check(found, expected, dtype=torch.float64, size=512):
+    for x, y in zip(found, expected, strict=True):
+        assert x.shape == y.shape
+        own = x.numpy().dtype
+        close(x.numpy(), y, roundings(size, 1 + abs(y), dtype=own))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("name", CHUNKS)
+def test_kernels_over_chunks(name, states, dtype):
+    tokens, state = operands(dtype, states)
+    kernel = kernels.get_mlstm_kernel(name)
+    h, last = kernel(*tokens, **state, return_last_states=True, eps=EPS, chunk_size=16)
+    check((h, *last), twin(tokens, state))
+    assert torch.equal(kernel(*tokens, **state, eps=EPS), h)
+    assert all(x.dtype is dtype for x in (h, *last))
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_parallel_kernels(name):
+    """Their maximum begins with the first gate, and with it eps."""
+    tokens, _ = operands()
+    h = kernels.get_mlstm_kernel(name)(*tokens, eps=EPS)
+    expected = twin(tokens, {}, first=-np.inf)[0]
+    check([h], [expected])
+    assert abs(expected - twin(tokens, {})[0]).max() > 1e-6
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", SIGMOID)
+def test_sigmoid_gates(name, normalize):
+    chunks = name.startswith("chunk")
+    tokens, state = operands(states=chunks)
+    more = {"return_last_states": True} if chunks else {}
+    found = kernels.get_mlstm_kernel(name)(*tokens, **state, **more, eps=EPS, normalize=normalize)
+    h, *last = sigmoid_twin(tokens, state, normalize)
+    check((found[0], *found[1]) if chunks else [found], (h, *last) if chunks else [h])
+
+
+@pytest.mark.parametrize("name", [*CHUNKS[:1], *PARALLEL[:1], *SIGMOID[:1]])
+def test_gradients(name):
+    tokens, state = operands(states=not name.startswith("parallel"))
+    names = [*state]
+    given = [x[:, :, :4].requires_grad_() for x in tokens]
+    given += [x.requires_grad_() for x in state.values()]
+
+    def run(*x):
+        kernel = kernels.get_mlstm_kernel(name)
+        more = {"return_last_states": True} if names else {}
+        made = kernel(*x[:5], **dict(zip(names, x[5:], strict=True)), **more, eps=EPS)
+        return (made[0], *made[1]) if names else made
+
+    if "siging" in name:
+        given, names = given[:7], names[:2]
+    assert torch.autograd.gradcheck(run, given)
+
+
+@pytest.mark.parametrize("name", kernels.get_available_mlstm_sequence_kernels())
+def test_sequence_kernels(name):
+    tokens, state = operands()
+    kernel = kernels.get_mlstm_sequence_kernel(name)
+    h, last = kernel(*tokens, **state, return_last_states=True, eps=EPS, dtype_state=torch.float64)
+    check((h, *last), twin(tokens, state))
+    _, last = kernel(*tokens, **state, return_last_states=True)
+    assert all(x.dtype is torch.float32 for x in last)
+    assert torch.equal(kernel(*tokens, **state, eps=EPS), h)
+
+
+@pytest.mark.parametrize("name", kernels.get_available_mlstm_step_kernels())
+def test_steps_go_on_where_sequences_end(name):
+    tokens, state = operands()
+    step, states = kernels.get_mlstm_step_kernel(name), tuple(state.values())
+    rows = []
+    for t in range(N):
+        q, k, v = (x[:, :, t] for x in tokens[:3])
+        i, f = (x[:, :, t : t + 1] for x in tokens[3:])
+        before = [x.clone() for x in states]
+        h, after = step(q, k, v, i, f, *states, eps=EPS, dtype_state=torch.float64)
+        assert all(map(torch.equal, before, states))
+        rows.append(h)
+        states = after
+    check((torch.stack(rows, 2), *states), twin(tokens, state))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_operands_of_16_bits(dtype):
+    tokens, state = operands(dtype)
+    kernel = kernels.get_mlstm_kernel(CHUNKS[0])
+    h, last = kernel(*tokens, **state, return_last_states=True)
+    wide, _ = kernel(*(x.float() for x in tokens), **{n: x.float() for n, x in state.items()},
+                     return_last_states=True)  # fmt: skip
+    assert h.dtype is dtype and all(x.dtype is torch.float32 for x in last)
+    assert torch.equal(h, wide.to(dtype))
+    token = [x[:, :, 0] for x in tokens[:3]] + [x[:, :, :1] for x in tokens[3:]]
+    h, last = kernels.get_mlstm_step_kernel("triton")(*token, *state.values(), dtype_state=dtype)
+    assert all(x.dtype is dtype for x in (h, *last))
+
+
+@pytest.mark.parametrize("n", [1, 2, N])
+def test_inference_goes_on(n):
+    """Of any number of tokens at a time."""
+    tokens, _ = operands(torch.float32)
+    backend = mLSTMBackend(mLSTMBackendConfig(mode="inference", eps=EPS))
+    states, rows = {}, []
+    for t in range(0, N, n):
+        h, last = backend(*(x[:, :, t : t + n] for x in tokens), **states)
+        states = dict(zip(("c_initial", "n_initial", "m_initial"), last, strict=True))
+        rows.append(h)
+    check((torch.cat(rows, 2), *last), twin(tokens, {}))
+
+
+def test_training_modes():
+    tokens, state = operands()
+    config = mLSTMBackendConfig(mode="train", eps=EPS)
+    backend = mLSTMBackend(config)
+    h, last = backend(*tokens, **state)
+    check((h, *last), twin(tokens, state))
+    assert torch.equal(backend(*tokens, **state, return_last_states=False), h)
+    padded = mLSTMBackend(
+        mLSTMBackendConfig(mode="train_with_padding", return_last_states=False, eps=EPS)
+    )
+    assert torch.equal(padded(*tokens, **state), h)
+    siging = mLSTMBackend(mLSTMBackendConfig(
+        chunkwise_kernel="parallel--native_siging_autograd", return_last_states=False, eps=EPS,
+        normalize_siging=False,
+    ))  # fmt: skip
+    check([siging(*tokens)], sigmoid_twin(tokens, {}, False)[:1])
+    assert "mode='train'" in repr(backend) and backend.config_class is mLSTMBackendConfig
+
+
+def test_errors():
+    tokens, state = operands()
+    kernel = kernels.get_mlstm_kernel(CHUNKS[0])
+    with pytest.raises(ValueError, match="get_mlstm_kernel: name is 'chunk'; expected one of"):
+        kernels.get_mlstm_kernel("chunk")
+    with pytest.raises(ValueError, match="get_mlstm_step_kernel: name is 'x'"):
+        kernels.get_mlstm_step_kernel("x")
+    with pytest.raises(ValueError, match=r"k has shape \(2, 3, 24, 4\); .*\(B, NH, S, DHQK\)"):
+        kernel(tokens[0], tokens[2], *tokens[2:])
+    with pytest.raises(ValueError, match=r"m_initial has shape \(2, 3\); expected \(B, NH, 1\)"):
+        kernel(*tokens, **state | {"m_initial": state["m_initial"][..., 0]})
+    with pytest.raises(TypeError, match="mlstm_chunkwise: i is None; expected a tensor"):
+        kernel(*tokens[:3], None, tokens[4])
+    with pytest.raises(ValueError, match="mlstm_parallel: c_initial is given; expected None"):
+        kernels.get_mlstm_kernel(PARALLEL[0])(*tokens, **state)
+    with pytest.raises(ValueError, match="return_last_states is True; expected False"):
+        kernels.get_mlstm_kernel(SIGMOID[-1])(*tokens, return_last_states=True)
+    for more in ({"mode": "train_with_padding"}, {"chunkwise_kernel": PARALLEL[0]}):
+        with pytest.raises(ValueError, match="mLSTMBackendConfig: return_last_states is True"):
+            mLSTMBackendConfig(**more)
+    with pytest.raises(ValueError, match="mLSTMBackend: mode is 'test'; expected"):
+        mLSTMBackend(mLSTMBackendConfig())(*tokens, mode="test")
+
+
+def shown(function):
+    """The parameters of a function in the form of the table."""
+    found = [
+        str(x.replace(annotation=x.empty))
+        for x in inspect.signature(function).parameters.values()
+        if x.name != "self" and x.kind is not x.VAR_KEYWORD
+    ]
+    return ", ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(m, n) for m, names in SIGNATURES.items() for n in names]
+)
+def test_signatures(module, name):
+    """They begin as the published ones; what follows there tunes kernels."""
+    with install_as("flashrnn", "mlstm_kernels", replace=True):
+        found = importlib.import_module(module)
+        assert found is importlib.import_module(f"linattn.torch.{module}")
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert f"{shown(found)}, ".startswith(f"{SIGNATURES[module][name]}, ".lstrip(", "))
+
+
+def test_names_and_results_of_the_package_itself():
+    """Its plain PyTorch; its kernels with a backward pass of their own neglect the denominator."""
+    pytest.importorskip("mlstm_kernels", reason="mlstm_kernels is not installed")
+    package = importlib.import_module("mlstm_kernels.torch")
+    named = {*package.get_available_mlstm_kernels()}
+    assert named <= {*ALL} and {*NATIVE} <= named
+    for name in NATIVE:
+        parallel = name.startswith("parallel")
+        tokens, state = operands(states=not parallel)
+        more = {} if parallel else {"return_last_states": True, "chunk_size": 8}
+        results = []
+        for module in (package, kernels):
+            leaves = [x.clone().requires_grad_() for x in (*tokens, *state.values())]
+            states = dict(zip(state, leaves[5:], strict=True))
+            made = module.get_mlstm_kernel(name)(*leaves[:5], **states, **more, eps=EPS)
+            made = [made] if parallel else [made[0], *made[1]]
+            total = sum((x * torch.linspace(-1, 1, x.numel()).view(x.shape)).sum() for x in made)
+            results.append([*made, *torch.autograd.grad(total, leaves)])
+        for x, y in zip(*results, strict=True):
+            close(x.detach().numpy(), y.detach().numpy(), atol=1e-9 * (1 + y.abs().max().item()))
+
+
+def test_models_of_xlstm():
+    """The large model, by the stand-in alone."""
+    pytest.importorskip("xlstm", reason="xlstm is not installed")
+    with install_as("mlstm_kernels", replace=True):
+        large = importlib.import_module("xlstm.xlstm_large.model")
+        config = large.xLSTMLargeConfig(
+            embedding_dim=32, num_heads=2, num_blocks=2, vocab_size=30, return_last_states=True,
+            mode="inference", chunkwise_kernel="chunkwise--triton_xl_chunk",
+            sequence_kernel="native_sequence__triton", step_kernel="triton",
+        )  # fmt: skip
+    torch.manual_seed(0)
+    model = large.xLSTMLarge(config)
+    ids = torch.randint(0, 30, (2, 11))
+    with torch.no_grad():
+        whole, _ = model(ids)
+        first, state = model(ids[:, :10])
+        last, _ = model(ids[:, 10:], state)
+    close(torch.cat((first, last), 1).numpy(), whole.numpy(), atol=1e-5)
