@@ -167,7 +167,7 @@ run_units(struct job *job, size_t units, int threads)
         job->head.m > channel_group(job->head.m)) {
         return la_run_channel_split(job, threads);
     }
-    return run_pieces(job, units, threads, is_all);
+    return run_pieces(job, units, threads, (ptrdiff_t)units == job->heads);
 }
 
 /* How many units are left over when each thread has computed as many, if all take as
@@ -204,6 +204,18 @@ run_with_gaps(struct job *job, int threads)
     return job->units > 0 ? run_pieces(job, job->units, threads, 0) : LA_DONE;
 }
 
+/* Leaves the first units of a job.  With one axis of heads, they may be interleaved. */
+static void
+leave(struct job *job, size_t units)
+{
+    job->units = units;
+    job->first = 0;
+    if (job->heads == job->last) {
+        job->groups = (ptrdiff_t)units;
+        job->heads = job->last = job->groups * job->group;
+    }
+}
+
 /* Units left over come first, then the others, as many for each thread. */
 enum la_status
 la_run_units(struct job *job, int threads)
@@ -222,7 +234,7 @@ la_run_units(struct job *job, int threads)
         }
         job->first = job->units - over;
         status = run_units(job, over, threads);
-        job->first = 0;
+        leave(job, job->first);
     }
-    return status == LA_DONE ? run_units(job, job->units - over, threads) : status;
+    return status == LA_DONE ? run_units(job, job->units, threads) : status;
 }
