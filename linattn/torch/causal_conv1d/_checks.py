@@ -6,14 +6,7 @@ from typing import Any
 
 import torch
 
-from ..fla._layout import check_shape, check_tensor
-
-
-def check_given(name: str, shape: tuple[int, ...], letters: str, **operands: Any) -> None:
-    """Raise an error unless the operands that are given, not None, have this shape."""
-    for argument, x in operands.items():
-        if x is not None:
-            check_shape(name, argument, x, shape, letters)
+from ..fla._layout import check_tensor
 
 
 def check_channels_first(name: str, argument: str, x: Any) -> torch.Size:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from .._core.conversions import writable
 from .._core.seq_idx import at_first, numbered, packing
-from ..fla._layout import check_shape, check_tensor
+from ..fla._layout import check_given, check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
-from ._checks import check_channels_first, check_given
+from ._checks import check_channels_first
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 

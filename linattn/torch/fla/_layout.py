@@ -184,6 +184,13 @@ def check_shape(name: str, argument: str, x: Any, expected: tuple[int, ...], let
     )
 
 
+def check_given(name: str, shape: tuple[int, ...], letters: str, **operands: Any) -> None:
+    """Raise an error unless the operands that are given, not None, have this shape."""
+    for argument, x in operands.items():
+        if x is not None:
+            check_shape(name, argument, x, shape, letters)
+
+
 def no_decay(v: Tensor) -> Tensor:
     """Gates [B, T, HV] of a state that does not decay."""
     return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from ..._core.conversions import work_dtype
 from ...causal_conv1d import causal_conv1d_fn
-from ...causal_conv1d._checks import check_channels_first, check_given
-from ...fla._layout import check_shape, check_tensor
+from ...causal_conv1d._checks import check_channels_first
+from ...fla._layout import check_given, check_shape, check_tensor
 from ...operators import linear_scan, selective_scan
 from .._groups import channels_first, in_groups, token_major
 from .._time_steps import time_steps

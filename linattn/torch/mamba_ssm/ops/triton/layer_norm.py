@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...._core.conversions import work_dtype
-from ....causal_conv1d._checks import check_given
-from ....fla._layout import check_shape, check_tensor
+from ....fla._layout import check_given, check_shape, check_tensor
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
 

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from ...._core.conversions import work_dtype
 from ...._core.seq_idx import Packing, at_first, numbered, packing
 from ....causal_conv1d import causal_conv1d_fn
-from ....causal_conv1d._checks import check_given
 from ....fla import chunk_simple_gla
-from ....fla._layout import check_shape, check_tensor
+from ....fla._layout import check_given, check_shape, check_tensor
 from ..._time_steps import time_steps
 from .layernorm_gated import rmsnorm_fn
 
