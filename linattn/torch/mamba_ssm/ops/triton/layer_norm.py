@@ -183,6 +183,7 @@ def rms_norm_fn(
     >>> rms_norm_fn(torch.tensor([1.0, 7.0]), torch.ones(2), None)
     tensor([0.2000, 1.4000])
     """
+    _check("rms_norm_fn", x, weight, bias, residual, x1, weight1, bias1, rowscale)
     return layer_norm_fn(
         x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm,
         residual_in_fp32, True, return_dropout_mask,
