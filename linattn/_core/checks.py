@@ -146,10 +146,10 @@ def flag(function: str, name: str, x: Any) -> bool:
     return bool(x)
 
 
-def no_string(function: str, name: str, x: Any) -> None:
+def no_string(function: str, name: str, x: Any, where: str = "") -> None:
     """Refuse a string for an option that is True or False here."""
     if type(x) is str:
-        raise ValueError(f"{function}: {name} is {x!r}; expected True or False")
+        raise ValueError(f"{function}: {name} is {x!r}; expected True or False{where}")
 
 
 def real(function: str, name: str, x: Any) -> float:
