@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._core.checks import wrong_shape
 from .._states.state_arrays import SLSTMState, State
 from ._patch.patching import Library, Patch, Place, for_cpus, own, parameters
 from .operators import mlstm, mlstm_step, slstm
@@ -86,9 +87,7 @@ def _slstm_forward(self: Any, input: Any, state: Any = None, lengths: Any = None
     if state is not None:
         shape = config.num_states, x.shape[0], config.hidden_size
         if state.shape != shape:
-            raise ValueError(
-                f"sLSTMCell_vanilla: state has shape {tuple(state.shape)}; expected {shape}"
-            )
+            raise wrong_shape("sLSTMCell_vanilla", "state", state, shape)
         start = SLSTMState(*state.unflatten(-1, (heads, d)))
     h, last = slstm(x, R, b, initial_state=start, return_state=True)
     output = _arranged(h, config.output_shape)

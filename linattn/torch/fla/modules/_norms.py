@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...._core.checks import wrong_shape
 from ._activations import gate, wide
 
 Optional = Tensor | None
@@ -82,10 +83,7 @@ def _sum(x: Tensor, residual: Optional, in_fp32: bool) -> tuple[Tensor, Tensor]:
     if residual is None:
         return wide(x), x.float() if in_fp32 else x
     if residual.shape != x.shape:
-        raise ValueError(
-            f"layer_norm: residual has shape {tuple(residual.shape)}; expected {tuple(x.shape)}, "
-            "that of x"
-        )
+        raise wrong_shape("layer_norm", "residual", residual, f"{tuple(x.shape)}, that of x")
     total = wide(x) + wide(residual)
     return total, total.to(residual.dtype)
 
