@@ -160,9 +160,7 @@ class _Call(BlockedCall):
             elif self.r.layout.elementwise and x.shape[-2:-1] != tokens:
                 expected = f"{tokens[0]} tokens, this rank's: an array that is broadcast to them"
             if expected:
-                raise ValueError(
-                    f"{self.name}: {row.name} has shape {x.shape}; expected {expected}"
-                )
+                raise checks.wrong_shape(self.name, row.name, x, expected)
 
     def _agreement(
         self, arrays: tuple[Any, ...], key_lengths: Any, states: Mapping[str, State | None],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._core import checks
 from .._core.gufuncs import run
 from .._states import state_arrays
 from .._states.state_arrays import ExactState
@@ -40,10 +41,7 @@ def wanted(r: Kernels, return_state: str) -> bool:
 
 def refuse(function: str, return_state: Any, initial_state: Any, where: str) -> None:
     """Raise if a call that cannot carry what rounding took is to do so."""
-    if type(return_state) is str:
-        raise ValueError(
-            f"{function}: return_state is {return_state!r}; expected True or False {where}"
-        )
+    checks.no_string(function, "return_state", return_state, f" {where}")
     if type(initial_state) is ExactState:
         raise ValueError(
             f"{function}: initial_state is an ExactState; expected a linattn.State {where}"

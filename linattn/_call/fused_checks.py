@@ -79,10 +79,7 @@ class Checks:
         self.wide: DType = work_dtype(self.dtype)
         checks.plain_array(self.name, "state.s", s)
         if s.ndim < 3 or 0 in s.shape[-3:]:
-            raise ValueError(
-                f"{self.name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least "
-                "1"
-            )
+            raise checks.wrong_shape(self.name, "state.s", s, "(..., n, d, m), each at least 1")
         self.sizes = dict(zip("ndm", s.shape[-3:], strict=True))
         self.sizes["c"] = self.arrays["x"].shape[-1]
         self.by_channel = "a" in self.arrays and self.arrays["a"].ndim > self.arrays["b"].ndim
@@ -181,9 +178,7 @@ class Checks:
                     )
             return
         if weight.ndim != 2 or weight.shape[0] != c or weight.shape[1] < 1:
-            raise ValueError(
-                f"{self.name}: weight has shape {weight.shape}; expected ({c}, w), w >= 1"
-            )
+            raise checks.wrong_shape(self.name, "weight", weight, f"({c}, w), w >= 1")
         self.sizes["t"] = weight.shape[1]
         if conv is None:
             raise ValueError(
@@ -227,9 +222,8 @@ class Checks:
                 try:
                     shape = np.broadcast_shapes(y.shape[: y.ndim - core], shape)
                 except ValueError:
-                    raise ValueError(
-                        f"{self.name}: {key} has shape {y.shape}; expected leading axes that "
-                        f"broadcast with {shape}"
+                    raise checks.wrong_shape(
+                        self.name, key, y, f"leading axes that broadcast with {shape}"
                     ) from None
         return shape
 

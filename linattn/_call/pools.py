@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._core import checks
-from .._core.lazy import is_lazy
+from .._core import checks, lazy
 from .._core.settings import one_isa
 from .._states import state_arrays
 from .._states.state_arrays import State
@@ -34,12 +33,8 @@ def call(
 ) -> Any:  # fmt: skip
     """``r.method(operands, **options)`` on rows of a pool, or with states after some tokens."""
     function = r.names[method]
-    if is_lazy((*operands, options.get("grad_out"))):
-        name = "state_at" if state_indices is None else "state_indices"
-        raise TypeError(
-            f"{function}: {name} is given and an operand is a dask array; expected NumPy arrays: "
-            "call compute() first"
-        )
+    name = "state_at" if state_indices is None else "state_indices"
+    lazy.refuse(function, (*operands, options.get("grad_out")), f"{name} is given and ")
     if method == "step":
         return _step(r, operands, state_indices, **options)
     if method == "backward":

@@ -155,31 +155,27 @@ class Recurrence(Kernels):
         **flags: Any,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
-        if block is not None:
-            return whole_blocks.call(
-                self, "backward", operands, block, feature_map=feature_map, grad_out=grad_out,
-                scale=scale, normalize=normalize, eps=eps, key_lengths=key_lengths,
-                cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices,
-                grad_state=grad_state, state_at=state_at,
-            )  # fmt: skip
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
         whole = key_lengths is None and cu_seqlens is None and not with_rows
         stateless = whole and not with_state
-        if whole and _same_rows(operands[0], grad_out):
+        if block is None and whole and _same_rows(operands[0], grad_out):
             how = feature_map, scale, normalize, eps, flags
             grads = self._plain.backward(operands, grad_out, initial_state, grad_state, how)
             if grads is not NotImplemented:
                 return grads
+        options = {
+            "grad_out": grad_out, "scale": scale, "normalize": normalize, "eps": eps,
+            "key_lengths": key_lengths, "cu_seqlens": cu_seqlens, "initial_state": initial_state,
+            "grad_state": grad_state, "state_indices": state_indices, "state_at": state_at,
+        }  # fmt: skip
+        if block is not None:
+            options["feature_map"] = feature_map
+            return whole_blocks.call(self, "backward", operands, block, **options)
         if with_rows or mapped.outside(feature_map) or self._in_blocks((*operands, grad_out)):
-            return self._elsewhere(
-                "backward", operands, feature_map, grad_out=grad_out, scale=scale,
-                normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-                initial_state=initial_state, grad_state=grad_state,
-                state_indices=state_indices, state_at=state_at, **flags,
-            )  # fmt: skip
+            return self._elsewhere("backward", operands, feature_map, **options, **flags)
         function = self.names["backward"]
         call = self.read(function, operands)
         key = self._stateless.key(function, call.variant, feature_map, normalize)
@@ -188,12 +184,7 @@ class Recurrence(Kernels):
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
         dtype = result_dtype(*typed)
-        wide = work_dtype(dtype)
-        rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = [
-            wide if row.state_dtype else gradient_dtype(x.dtype, dtype)
-            for row, x in zip(rows, call.arrays, strict=True)
-        ]
+        wide, dtypes = work_dtype(dtype), self._gradient_dtypes(operands, call, dtype)
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
@@ -221,6 +212,14 @@ class Recurrence(Kernels):
         if initial_state is not None:
             rest = gradient_sums.sum_all(rest, start)
         return *first, self._after(packing, rest, key[-1])
+
+    def _gradient_dtypes(self, operands: Operands, call: Call, dtype: DType) -> list[DType]:
+        """The dtypes of the gradients of the operands that are given."""
+        rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
+        return [
+            work_dtype(dtype) if row.state_dtype else gradient_dtype(x.dtype, dtype)
+            for row, x in zip(rows, call.arrays, strict=True)
+        ]
 
     def step(
         self,

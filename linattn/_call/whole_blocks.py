@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._core import checks
+from .._core import checks, lazy
 from .._core.dtypes import result_dtype
-from .._core.lazy import is_lazy
 from .._states import state_arrays
 from ..feature_maps import get
 from . import cut, mapped
@@ -72,11 +71,7 @@ def call(
     block = checked(r.operands, function, operands, block)
     if block == 1:
         return getattr(r, method)(operands, feature_map=feature_map, **options)
-    if is_lazy((*operands, options.get("grad_out"))):
-        raise TypeError(
-            f"{function}: block is {block} and an operand is a dask array; expected NumPy arrays: "
-            "call compute() first"
-        )
+    lazy.refuse(function, (*operands, options.get("grad_out")), f"block is {block} and ")
     numbers = {name: options[name] for name in ("scale", "eps", "normalize")}
     read, _ = r.checked(function, operands, {"feature_map": feature_map} | numbers)
     if mapped.outside(feature_map):

@@ -57,6 +57,11 @@ def shape_alone(x: Any, dtype: Any = np.float32) -> Any:
     return None if x is None else np.broadcast_to(np.zeros((), dtype), tuple(x.shape))
 
 
+def wrong_shape(function: str, name: str, x: Any, expected: object) -> ValueError:
+    """The error for an array, or a tensor, of another shape than the one expected."""
+    return ValueError(f"{function}: {name} has shape {tuple(x.shape)}; expected {expected}")
+
+
 def refuse_masked(function: str, name: str, x: Any) -> None:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
@@ -108,7 +113,7 @@ def _takes_gufuncs(x: Any) -> bool:
 def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     """``x``, which must broadcast to the shape of the result."""
     if not broadcasts_to(x.shape, shape):
-        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {shape}, the result's")
+        raise wrong_shape(function, name, x, f"{shape}, the result's")
     return x
 
 
@@ -120,9 +125,7 @@ def cotangent(
     if g.shape != expected:
         if g.shape[-core:] == expected[-core:] and broadcasts_to(g.shape, expected):
             return g
-        raise ValueError(
-            f"{function}: grad_out has shape {g.shape}; expected {expected}, the output's"
-        )
+        raise wrong_shape(function, "grad_out", g, f"{expected}, the output's")
     return g
 
 
@@ -146,10 +149,10 @@ def flag(function: str, name: str, x: Any) -> bool:
     return bool(x)
 
 
-def no_string(function: str, name: str, x: Any) -> None:
+def no_string(function: str, name: str, x: Any, where: str = "") -> None:
     """Refuse a string for an option that is True or False here."""
     if type(x) is str:
-        raise ValueError(f"{function}: {name} is {x!r}; expected True or False")
+        raise ValueError(f"{function}: {name} is {x!r}; expected True or False{where}")
 
 
 def real(function: str, name: str, x: Any) -> float:
@@ -256,7 +259,7 @@ def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
     if x.dtype != dtype:
         raise TypeError(f"{function}: out has dtype {x.dtype}; expected {dtype}")
     if x.shape != expected:
-        raise ValueError(f"{function}: out has shape {x.shape}; expected {expected}")
+        raise wrong_shape(function, "out", x, expected)
     writeable(function, "out", x)
     return x
 

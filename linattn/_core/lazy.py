@@ -53,8 +53,13 @@ def refuse_unknown(function: str, name: str, x: Any) -> None:
 
 def refuse_token(function: str, operands: Sequence[Any]) -> None:
     """Raises an error if a step is given dask arrays."""
+    refuse(function, operands, why=", as one token has nothing to cut")
+
+
+def refuse(function: str, operands: Sequence[Any], given: str = "", why: str = "") -> None:
+    """Raises an error for dask arrays, if something is given or for another reason."""
     if is_lazy(operands):
         raise TypeError(
-            f"{function}: an operand is a dask array; expected NumPy arrays, as one token has "
-            "nothing to cut: call compute() first"
+            f"{function}: {given}an operand is a dask array; expected NumPy arrays{why}: call "
+            "compute() first"
         )

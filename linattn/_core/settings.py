@@ -66,14 +66,7 @@ def set_num_threads(n: int) -> None:
     1
     >>> linattn.set_num_threads(before)
     """
-    try:
-        n = operator.index(n)
-    except TypeError:
-        raise TypeError(f"set_num_threads: n is {n!r}; expected an integer") from None
-    try:
-        _linattn.set_num_threads(n)
-    except (ValueError, OverflowError):
-        raise ValueError(f"set_num_threads: n is {n}; expected 1 to 1024") from None
+    _linattn.set_num_threads(_in_range("set_num_threads: n", n, 1, MAX_THREADS))
 
 
 def get_spin_time() -> int:
@@ -126,13 +119,18 @@ def set_spin_time(us: int) -> None:
     0
     >>> linattn.set_spin_time(before)
     """
+    _linattn.spin_time(_in_range("set_spin_time: us", us, 0, MAX_SPIN_TIME))
+
+
+def _in_range(argument: str, x: Any, least: int, most: int) -> int:
+    """``x`` as an integer from ``least`` to ``most``."""
     try:
-        us = operator.index(us)
+        x = operator.index(x)
     except TypeError:
-        raise TypeError(f"set_spin_time: us is {us!r}; expected an integer") from None
-    if not 0 <= us <= MAX_SPIN_TIME:
-        raise ValueError(f"set_spin_time: us is {us}; expected 0 to {MAX_SPIN_TIME}")
-    _linattn.spin_time(us)
+        raise TypeError(f"{argument} is {x!r}; expected an integer") from None
+    if not least <= x <= most:
+        raise ValueError(f"{argument} is {x}; expected {least} to {most}")
+    return int(x)
 
 
 def get_include() -> str:
@@ -294,14 +292,18 @@ def _read_environment() -> None:
     except ValueError:
         _refuse(f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024")
         set_num_threads(_default_threads())
-    passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
     try:
-        set_spin_time(int(spin) if spin else 0 if passive else SPIN_TIME)
+        set_spin_time(int(spin) if spin else 0 if threads_wait_passively() else SPIN_TIME)
     except ValueError:
         _refuse(
             f"environment variable LINATTN_SPIN_TIME is {spin!r}; expected 0 to {MAX_SPIN_TIME}"
         )
         set_spin_time(SPIN_TIME)
+
+
+def threads_wait_passively() -> bool:
+    """Whether OpenMP's variable asks threads without work to sleep at once."""
+    return os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
 
 
 def _refuse(problem: str) -> None:

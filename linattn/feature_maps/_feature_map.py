@@ -67,9 +67,7 @@ class FeatureMap:
         """x as an array in the map's dtype, with rows of length d."""
         x = checks.operand(type(self).__name__, "x", x, 1)
         if d is not None and x.shape[-1] != d:
-            raise ValueError(
-                f"{type(self).__name__}: x has shape {x.shape}; expected (..., n, {d})"
-            )
+            raise checks.wrong_shape(type(self).__name__, "x", x, f"(..., n, {d})")
         return np.asarray(x, state_dtype(x))
 
     def _gradient(self, x: np.ndarray, grad: Any) -> np.ndarray:
@@ -77,9 +75,8 @@ class FeatureMap:
         grad = checks.operand(type(self).__name__, "grad", grad, 1)
         expected = (*x.shape[:-1], self.features(x.shape[-1]))
         if grad.shape != expected:
-            raise ValueError(
-                f"{type(self).__name__}: grad has shape {grad.shape}; expected {expected}, "
-                "the shape of the features"
+            raise checks.wrong_shape(
+                type(self).__name__, "grad", grad, f"{expected}, the shape of the features"
             )
         return np.asarray(grad, x.dtype)
 

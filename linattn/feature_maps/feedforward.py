@@ -88,9 +88,8 @@ class FeedforwardKernel(FeatureMap):
             cores = [(n, n), (n, r), (r, n)][: len(unit)]
             for j, (x, core) in enumerate(zip(unit, cores, strict=True)):
                 if x.shape != (*lead, *core) or n == 0:
-                    raise ValueError(
-                        f"FeedforwardKernel: weights[{i}][{j}] has shape {x.shape}; "
-                        f"expected {(*lead, *core)}"
+                    raise checks.wrong_shape(
+                        "FeedforwardKernel", f"weights[{i}][{j}]", x, (*lead, *core)
                     )
 
     @classmethod

@@ -113,9 +113,7 @@ class RandomFeatures(FeatureMap):
         name = type(self).__name__
         omega = parameter(name, "omega", omega)
         if omega.ndim != 2 or 0 in omega.shape:
-            raise ValueError(
-                f"{name}: omega has shape {omega.shape}; expected (d, m), neither of them 0"
-            )
+            raise checks.wrong_shape(name, "omega", omega, "(d, m), neither of them 0")
         self.omega = omega
 
     def _operands(self, x: Any) -> tuple[np.ndarray, np.ndarray, Any]:

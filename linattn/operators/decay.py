@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core import checks, gradient_sums
+from .._core.checks import wrong_shape
 from .._core.dtypes import is_weak, result_dtype, state_dtype
 from .._core.gufuncs import internal_ufuncs, quiet
 from .._docs.templates import filled, filled_like
@@ -137,9 +138,7 @@ def _operands(
         try:
             shape = np.broadcast_shapes(shape, y.shape)
         except ValueError:
-            raise ValueError(
-                f"{name}: {key} has shape {y.shape}; expected one that broadcasts with {shape}"
-            ) from None
+            raise wrong_shape(name, key, y, f"one that broadcasts with {shape}") from None
     return (x, *arrays.values()), shape
 
 

@@ -11,7 +11,6 @@ c, n and m.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -20,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._core.checks import wrong_shape
 from .._states.state_arrays import SLSTMState, State
-from ._patch.patching import Library, Patch, Place, are_here, own, parameters
+from ._patch.patching import Library, Patch, Place, for_cpus, own, parameters
 from .operators import mlstm, mlstm_step, slstm
 
 _CELLS = "xlstm.blocks.slstm.cell", "xlstm.blocks.mlstm.cell"
-_replaced: list[Place] = []
 
 
 def patch_xlstm() -> Patch:
@@ -75,7 +74,7 @@ def patch_xlstm() -> Patch:
 
 def _slstm_forward(self: Any, input: Any, state: Any = None, lengths: Any = None) -> Any:
     config = self.config
-    if config.function != "slstm" or not are_here((input, state)):
+    if config.function != "slstm":
         return NotImplemented
     self._check_input(input)
     heads, d = config.num_heads, config.head_dim
@@ -87,7 +86,8 @@ def _slstm_forward(self: Any, input: Any, state: Any = None, lengths: Any = None
     start = None
     if state is not None:
         shape = config.num_states, x.shape[0], config.hidden_size
-        assert state.shape == shape, f"state has shape {tuple(state.shape)}; expected {shape}"
+        if state.shape != shape:
+            raise wrong_shape("sLSTMCell_vanilla", "state", state, shape)
         start = SLSTMState(*state.unflatten(-1, (heads, d)))
     h, last = slstm(x, R, b, initial_state=start, return_state=True)
     output = _arranged(h, config.output_shape)
@@ -112,8 +112,6 @@ def _parallel(
     lower_triangular_matrix: Any = None, stabilize_rowwise: bool = True, eps: float = 1e-6,
     **kwargs: Any,
 ) -> Any:  # fmt: skip
-    if not are_here((queries, keys, values, igate_preact, fgate_preact)):
-        return NotImplemented
     i, f = igate_preact.squeeze(-1), fgate_preact.squeeze(-1)
     return mlstm(queries, keys, values, i, f, eps=eps)
 
@@ -122,8 +120,6 @@ def _recurrent_step(
     c_state: Tensor, n_state: Tensor, m_state: Tensor, q: Tensor, k: Tensor, v: Tensor,
     igate_preact: Tensor, fgate_preact: Tensor, eps: float = 1e-6, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    if not are_here((c_state, n_state, m_state, q, k, v, igate_preact, fgate_preact)):
-        return NotImplemented
     wide = torch.promote_types(q.dtype, torch.float32)
     start = State(
         c_state.to(wide), n_state.squeeze(-1).to(wide), m_state.squeeze((-1, -2)).to(wide)
@@ -156,25 +152,14 @@ class _Backend:
         vars(cell)[self._name] = self._original if value is self._ours else value
 
 
-def _for_cpus(original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or the original where that returns NotImplemented."""
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        return original(*args, **kwargs) if result is NotImplemented else result
-
-    return run
-
-
 def _put() -> None:
-    done = {x.name for x in _replaced}
+    done = {x.name for x in LIBRARY.places}
     slstms, mlstms = map(importlib.import_module, _CELLS)
     cell: Any = getattr(slstms, "sLSTMCell_vanilla", None)
     name = f"{_CELLS[0]}.sLSTMCell_vanilla.forward"
     if name not in done and _is_known(name, getattr(cell, "forward", None), _slstm_forward):
-        ours = _for_cpus(cell.forward, _slstm_forward)
-        _replaced.append(Place(cell, "forward", name, own(cell, "forward"), ours))
+        ours = for_cpus(cell.forward, _slstm_forward)
+        LIBRARY.replace(Place(cell, "forward", name, own(cell, "forward"), ours))
     for attribute, function, ours in (
         ("backend_fn", "parallel_stabilized_simple", _parallel),
         ("backend_fn_step", "recurrent_step_stabilized_simple", _recurrent_step),
@@ -182,22 +167,13 @@ def _put() -> None:
         cell, original = getattr(mlstms, "mLSTMCell", None), getattr(mlstms, function, None)
         name = f"{_CELLS[1]}.{function}"
         if name not in done and _is_known(name, original, ours):
-            backend = _Backend(attribute, original, _for_cpus(original, ours))
-            _replaced.append(Place(cell, attribute, name, own(cell, attribute), backend))
-    for place in _replaced:
+            backend = _Backend(attribute, original, for_cpus(original, ours))
+            LIBRARY.replace(Place(cell, attribute, name, own(cell, attribute), backend))
+    for place in LIBRARY.places:
         place.put()
 
 
-def _restore() -> None:
-    while _replaced:
-        _replaced.pop().restore()
-
-
-def _names() -> list[str]:
-    return [x.name for x in _replaced if x.is_ours]
-
-
-LIBRARY = Library("xlstm", _put, _restore, _names)
+LIBRARY = Library("xlstm", _put)
 
 
 def _is_known(name: str, original: Any, ours: Callable[..., Any]) -> bool:

@@ -139,10 +139,6 @@ spin_time(PyObject *Py_UNUSED(module), PyObject *arg)
     if (us == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (us > LA_MAX_SPIN) {
-        return PyErr_Format(PyExc_ValueError, "us is %ld; expected at most %d", us,
-                            LA_MAX_SPIN);
-    }
     return PyLong_FromLong(la_pool_spin(us));
 }
 

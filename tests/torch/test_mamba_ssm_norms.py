@@ -120,7 +120,7 @@ ERRORS = {
     "layernorm_fn: weight has shape (5,)": lambda: layernorm_gated.layernorm_fn(X, W[1:], None),
     "rmsnorm_fn: z has shape (6,)": lambda: layernorm_gated.rmsnorm_fn(X, W, None, W),
     "group_size is 4": lambda: layernorm_gated.rmsnorm_fn(X, W, None, group_size=4),
-    "residual has shape (1, 6)": lambda: layer_norm.rms_norm_fn(X, W, None, X[:1]),
+    "rms_norm_fn: residual has shape (1, 6)": lambda: layer_norm.rms_norm_fn(X, W, None, X[:1]),
     "rowscale and x1 are both given": lambda: layer_norm.layer_norm_fn(
         X, W, None, x1=X, rowscale=X[:, 0]
     ),

@@ -87,6 +87,17 @@ def test_states_of_slstm_cells():
     both(twice, torch.randn(B, 5, 4 * HEADS * D), state, parameters=[*cell.parameters()])
 
 
+def test_a_state_of_another_shape():
+    cell, x = slstm_cell(), torch.randn(B, N, 4 * HEADS * D)
+    with (
+        patch_xlstm(),
+        pytest.raises(
+            ValueError, match=r"sLSTMCell_vanilla: state has shape \(4, 7, 10\); .*3, 10"
+        ),
+    ):
+        cell.forward(x, torch.zeros(4, 7, HEADS * D))
+
+
 def test_other_cells_stay_the_packages():
     cell = slstm_cell(function="lstm")
     both(cell, torch.randn(B, N, 4 * HEADS * D))

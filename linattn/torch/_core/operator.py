@@ -115,8 +115,7 @@ class TensorOperator(Computation):
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        if type(return_state) is str:
-            no_string(self.name, "return_state", return_state)
+        no_string(self.name, "return_state", return_state)
         there = given(
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             state_indices=state_indices, state_at=state_at,

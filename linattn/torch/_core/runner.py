@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ... import _linattn
+from ..._core.settings import threads_wait_passively
 
 
 def openmp() -> int:
@@ -29,5 +30,5 @@ def openmp() -> int:
 
 def install() -> None:
     """Let short calls run there, in NumPy too.  After a fork, the child's do not."""
-    if os.environ.get("OMP_WAIT_POLICY", "").strip().lower() != "passive":
+    if not threads_wait_passively():
         _linattn.set_runner(openmp())

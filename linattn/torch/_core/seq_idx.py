@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..._core.checks import wrong_shape
+
 
 class Packing(NamedTuple):
     """The sequences of ``batch`` rows of ``n`` tokens, laid one after another."""
@@ -26,10 +28,7 @@ def packing(function: str, seq_idx: Any, batch: int, n: int) -> Packing | None:
     if seq_idx.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{function}: seq_idx has dtype {seq_idx.dtype}; expected int32")
     if seq_idx.shape != (batch, n):
-        raise ValueError(
-            f"{function}: seq_idx has shape {tuple(seq_idx.shape)}; expected {(batch, n)}, "
-            "(batch, seqlen)"
-        )
+        raise wrong_shape(function, "seq_idx", seq_idx, f"{(batch, n)}, (batch, seqlen)")
     if not batch * n:
         return None
     begins = torch.ones_like(seq_idx, dtype=torch.bool)

@@ -50,19 +50,27 @@ class Signature:
 
     def shape(self, named: Mapping[str, Any], step: bool) -> tuple[tuple[int, ...], Any]:
         """The leading axes of the operands, broadcast, and the sizes of the dimensions."""
-        axes = {x: y.ndim for x in self.operand_names if (y := named.get(x)) is not None}
-        leads: list[Any] = []
-        sizes: dict[str, int] = {}
-        for operand, rank in zip(self.operands, self.own_axes(axes, step), strict=True):
-            if operand.name in axes:
-                shape = named[operand.name].shape
+        given = {x: y.shape for x in self.operand_names if (y := named.get(x)) is not None}
+        leads, sizes = self.split(given, step)
+        return torch.broadcast_shapes(*leads), sizes
+
+    def split(
+        self, shapes: Mapping[str, Sequence[Any]], step: bool
+    ) -> tuple[list[Sequence[Any]], dict[str, Any]]:
+        """The leading axes of each operand that is given, and the sizes of the dimensions."""
+        leads: list[Sequence[Any]] = []
+        sizes: dict[str, Any] = {}
+        own = self.own_axes({name: len(x) for name, x in shapes.items()}, step)
+        for operand, rank in zip(self.operands, own, strict=True):
+            if operand.name in shapes:
+                shape = shapes[operand.name]
                 first = max(len(shape) - rank, 0)
                 leads.append(shape[:first])
                 letters = operand.letters(tokens=not step)
                 for letter, size in zip(letters, shape[first:], strict=False):
                     if sizes.get(letter, 1) == 1:
                         sizes[letter] = size
-        return torch.broadcast_shapes(*leads), sizes
+        return leads, sizes
 
     def ranks(self, *axes: int | None, step: bool = False) -> list[int | None]:
         """How many axes of each argument do not lead; None for those that vmap cannot map."""

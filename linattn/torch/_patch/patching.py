@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -52,19 +53,15 @@ _LIBRARIES: list[Library] = []
 class Library:
     """A library whose functions linattn replaces, and the patches of it that are active.
 
-    ``put`` replaces the functions, ``restore`` puts the library's own back, and ``names`` lists
-    those that are replaced.
+    ``put`` replaces the functions, with `replace`, and ``leave`` is called before the library's own
+    are put back.
     """
 
     def __init__(
-        self,
-        name: str,
-        put: Callable[[], None],
-        restore: Callable[[], None],
-        names: Callable[[], Iterable[str]],
+        self, name: str, put: Callable[[], None], leave: Callable[[], None] = lambda: None
     ) -> None:
-        self.name, self.names = name, names
-        self._put, self._restore = put, restore
+        self.name, self._put, self._leave = name, put, leave
+        self.places: list[Any] = []  # those replaced, with the attributes of a `Place`
         self.lock = threading.RLock()  # guards these:
         self.is_active = False
         self.kept: set[Patch] = set()  # patches that are not used as contexts
@@ -90,7 +87,18 @@ class Library:
             self.entered.pop(patch, None)
         if not self.kept and not self.entered:
             self.is_active = False
-            self._restore()
+            self._leave()
+            while self.places:
+                self.places.pop().restore()
+
+    def replace(self, place: Any) -> None:
+        """Replace a function at its place."""
+        self.places.append(place)
+        place.put()
+
+    def names(self) -> list[str]:
+        """The functions that are replaced at present."""
+        return [x.name for x in self.places if x.is_ours]
 
 
 def patched() -> list[str]:
@@ -147,7 +155,7 @@ class Patch:
                 library.release(self)
 
     def __repr__(self) -> str:
-        count = len(list(self._library.names()))
+        count = len(self._library.names())
         return f"<{count} functions of {self._library.name} run on linattn>"
 
 
@@ -159,6 +167,23 @@ def is_here(x: Any) -> bool:
 def are_here(values: Iterable[Any]) -> bool:
     """The same of several values, and of those in tuples and lists."""
     return all(are_here(x) if isinstance(x, (tuple, list)) else is_here(x) for x in values)
+
+
+def for_cpus(original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function where all tensors are in the CPU's memory, and the original elsewhere.
+
+    The original also runs where the function returns NotImplemented; it may be None.
+    """
+
+    @functools.wraps(function if original is None else original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if are_here(args) and are_here(kwargs.values()):
+            result = function(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return original(*args, **kwargs)
+
+    return run
 
 
 def parameters(function: Callable[..., Any], keyword_only: bool = True) -> list[str]:

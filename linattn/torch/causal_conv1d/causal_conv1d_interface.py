@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..._core.checks import wrong_shape
 from .._core.conversions import writable
 from .._core.seq_idx import at_first, numbered, packing
-from ..fla._layout import check_shape, check_tensor
+from ..fla._layout import check_axes, check_given, check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
-from ._checks import check_channels_first, check_given
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 
@@ -107,12 +107,11 @@ def causal_conv1d_fn(
 
 def _check(name: str, x: Any, weight: Any, bias: Any, activation: Any) -> tuple[int, int]:
     """Raise an error unless x is (batch, dim, seqlen) and the others fit; return batch and dim."""
-    batch, dim, _ = check_channels_first(name, "x", x)
+    check_axes(name, "x", x, 3, "three axes, (batch, dim, seqlen)")
+    batch, dim, _ = x.shape
     check_tensor(name, "weight", weight)
     if weight.ndim != 2 or weight.shape[0] != dim or not weight.shape[1]:
-        raise ValueError(
-            f"{name}: weight has shape {tuple(weight.shape)}; expected ({dim}, width), (dim, width)"
-        )
+        raise wrong_shape(name, "weight", weight, f"({dim}, width), (dim, width)")
     check_given(name, (dim,), "(dim,)", bias=bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"{name}: activation is {activation!r}; expected None, 'silu' or 'swish'")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..fla._layout import check_tensor
+from ..fla._layout import check_axes, check_tensor
 
 __all__ = ["causal_conv1d_varlen_states"]
 
@@ -47,12 +47,8 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
             [[2., 4.]]])
     """
     name = "causal_conv1d_varlen_states"
-    check_tensor(name, "x", x)
+    check_axes(name, "x", x, 2, "two axes, (total_tokens, dim)")
     check_tensor(name, "cu_seqlens", cu_seqlens)
-    if x.ndim != 2:
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected two axes, (total_tokens, dim)"
-        )
     begin, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
     at = end + torch.arange(-state_len, 0, device=x.device)  # (batch, state_len)
     if not len(x):

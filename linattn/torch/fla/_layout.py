@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.checks import wrong_shape
 from ..._states.state_arrays import State
 from .._core import conversions
 from ._keywords import Given
@@ -135,14 +136,9 @@ def check_tokens(name: str, given: Given, *, grouped: bool = True) -> None:
     for argument, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor) or x.ndim != 4:
             check_tensor(name, argument, x)
-            raise ValueError(
-                f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, H, "
-                f"{'V' if argument == 'v' else 'K'}]"
-            )
+            raise wrong_shape(name, argument, x, f"[B, T, H, {'V' if argument == 'v' else 'K'}]")
     if q.shape != k.shape:
-        raise ValueError(
-            f"{name}: k has shape {tuple(k.shape)}; expected {tuple(q.shape)}, that of q"
-        )
+        raise wrong_shape(name, "k", k, f"{tuple(q.shape)}, that of q")
     batch, n, heads, _ = k.shape
     rows, length, value_heads, _ = v.shape
     if rows != batch or length != n or heads == 0 or value_heads % heads:
@@ -175,13 +171,25 @@ def check_tensor(name: str, argument: str, x: Any) -> None:
         )
 
 
+def check_axes(name: str, argument: str, x: Any, axes: int, letters: str) -> None:
+    """Raise an error unless x is a tensor of so many axes."""
+    check_tensor(name, argument, x)
+    if x.ndim != axes:
+        raise wrong_shape(name, argument, x, letters)
+
+
 def check_shape(name: str, argument: str, x: Any, expected: tuple[int, ...], letters: str) -> None:
     if isinstance(x, Tensor) and x.shape == expected:
         return
     check_tensor(name, argument, x)
-    raise ValueError(
-        f"{name}: {argument} has shape {tuple(x.shape)}; expected {tuple(expected)}, {letters}"
-    )
+    raise wrong_shape(name, argument, x, f"{tuple(expected)}, {letters}")
+
+
+def check_given(name: str, shape: tuple[int, ...], letters: str, **operands: Any) -> None:
+    """Raise an error unless the operands that are given, not None, have this shape."""
+    for argument, x in operands.items():
+        if x is not None:
+            check_shape(name, argument, x, shape, letters)
 
 
 def no_decay(v: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._core.checks import wrong_shape
 from .._core.conversions import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
@@ -55,9 +56,7 @@ def causal_conv1d(
     if backend not in BACKENDS:
         raise ValueError(f"{name}: backend is {backend!r}; expected one of {BACKENDS}")
     if x.ndim != 3 or (cu_seqlens is not None and x.shape[0] != 1):
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected [B, T, D], B = 1 with cu_seqlens"
-        )
+        raise wrong_shape(name, "x", x, "[B, T, D], B = 1 with cu_seqlens")
     start = None
     if initial_state is not None:
         start = initial_state[..., 1:]
@@ -99,9 +98,8 @@ def causal_conv1d_update(
         raise ValueError(f"{name}: weight is None; expected [D, W]")
     n, d = cache.shape[0], cache.shape[1]
     if x.numel() != n * d:
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected one token of {d} channels for each of "
-            f"the {n} sequences in cache"
+        raise wrong_shape(
+            name, "x", x, f"one token of {d} channels for each of the {n} sequences in cache"
         )
     token = x.reshape(n, d)
     y, _ = causal_conv1d_step(

@@ -19,8 +19,8 @@ from ..feature_maps import L2Norm
 from ..operators import gated
 from ._keywords import Given
 from ._layout import (
+    check_axes,
     check_shape,
-    check_tensor,
     check_tokens,
     count_sequences,
     state_in,
@@ -106,9 +106,7 @@ def _mesa_step(name: str, given: Given) -> ThreeResults:
     """
     for argument, letters in _TOKEN.items():
         x = given[argument]
-        check_tensor(name, argument, x)
-        if x.ndim != letters.count(",") + 1:
-            raise ValueError(f"{name}: {argument} has shape {tuple(x.shape)}; expected {letters}")
+        check_axes(name, argument, x, letters.count(",") + 1, letters)
         given[argument] = x.unsqueeze(1)
     o, h_kk, h_kv = _mesa_net(name, given | {
         "h_kk_init": given["prev_h_kk"], "h_kv_init": given["prev_h_kv"],

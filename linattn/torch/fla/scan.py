@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._states.state_arrays import State
 from ..operators import linear_scan, wkv
 from ._keywords import Given
-from ._layout import check_shape, check_tensor, count_sequences
+from ._layout import check_axes, check_shape, count_sequences
 from ._parameters import Result
 from ._rules import family
 
@@ -107,7 +107,5 @@ def _rwkv4(name: str, given: Given) -> tuple[Tensor, Tensor]:
 def _channels(name: str, given: Given, argument: str) -> Tensor:
     """An argument [B, T, D]."""
     x: Tensor = given[argument]
-    check_tensor(name, argument, x)
-    if x.ndim != 3:
-        raise ValueError(f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, D]")
+    check_axes(name, argument, x, 3, "[B, T, D]")
     return x

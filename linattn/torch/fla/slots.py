@@ -12,7 +12,7 @@ from ..operators import gated
 from . import _layout
 from ._columns import exchanged
 from ._keywords import Given
-from ._layout import check_shape, check_tensor, check_tokens, count_sequences
+from ._layout import check_axes, check_shape, check_tokens, count_sequences
 from ._parameters import Result
 from ._rules import family
 
@@ -158,11 +158,7 @@ def _check_slots(name: str, given: Given) -> int:
     """Raise an error unless shapes match; returns the number of query heads per key head."""
     for argument, width in (("q", "K"), ("k", "K"), ("v", "V"), ("s", "M")):
         x = given[argument]
-        check_tensor(name, argument, x)
-        if x.ndim != 4:
-            raise ValueError(
-                f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, H, {width}]"
-            )
+        check_axes(name, argument, x, 4, f"[B, T, H, {width}]")
     q, k, v, s, g = (given[x] for x in ("q", "k", "v", "s", "g"))
     if k.shape[2] == 0 or q.shape[2] % k.shape[2] or q.shape[2] == 0:
         raise ValueError(

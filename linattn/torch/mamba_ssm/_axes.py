@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..fla._layout import check_shape, check_tensor
+from ..fla._layout import check_axes, check_shape, check_tensor
 
 NAMES = {
     "b": "batch", "t": "seqlen", "r": "mimo_rank", "g": "nheads_qk", "h": "nheads",
@@ -15,7 +15,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def check_axes(
+def check_letters(
     name: str, axes: Mapping[str, str], given: Mapping[str, Any], optional: tuple[str, ...] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> dict[str, int]:  # fmt: skip
@@ -25,10 +25,8 @@ def check_axes(
         x = given[argument]
         if x is None and argument in optional:
             continue
-        check_tensor(name, argument, x)
         names = f"({', '.join(NAMES[c] for c in letters)})"
-        if x.ndim != len(letters):
-            raise ValueError(f"{name}: {argument} has shape {tuple(x.shape)}; expected {names}")
+        check_axes(name, argument, x, len(letters), names)
         for letter, size in zip(letters, x.shape, strict=True):
             known.setdefault(letter, size)
         check_shape(name, argument, x, tuple(known[c] for c in letters), names)
@@ -44,7 +42,7 @@ def check_tokens(
     cu_seqlens: Tensor | None,
 ) -> dict[str, int]:  # fmt: skip
     """The sizes of Mamba-3's operands, and of its sequences; raise an error if some differ."""
-    sizes = check_axes(name, {**TOKENS, **axes}, given, optional)
+    sizes = check_letters(name, {**TOKENS, **axes}, given, optional)
     heads, groups, width, n = (sizes[c] for c in "hgnt")
     if not groups or heads % groups:
         raise ValueError(
@@ -81,4 +79,4 @@ def check_states(name: str, states: Any, sizes: Mapping[str, int]) -> None:
             f"{', '.join(STATES)}"
         )
     axes = {f"Input_States, {x}": letters for x, letters in STATES.items()}
-    check_axes(name, axes, dict(zip(axes, states, strict=True)), sizes=sizes)
+    check_letters(name, axes, dict(zip(axes, states, strict=True)), sizes=sizes)

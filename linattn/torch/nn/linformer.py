@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from ..._core.checks import wrong_shape
 from ..operators import linformer
 from . import _arguments
 from ._attention_layer import HeadAttention, together
@@ -101,10 +102,7 @@ class LinformerAttention(HeadAttention):
     ) -> tuple[Tensor, Any]:
         n = x.shape[1]
         if n > self.max_length:
-            raise ValueError(
-                f"{self._name}: x has shape {tuple(x.shape)}; expected at most max_length = "
-                f"{self.max_length} tokens"
-            )
+            raise wrong_shape(self._name, "x", x, f"at most max_length = {self.max_length} tokens")
         q, k, v = self._operands(x)
         if lengths is not None:
             there = (torch.arange(n, device=x.device) < lengths[:, None])[:, None, :, None]

@@ -41,17 +41,18 @@ class Call:
         self.ops = Ops(self.values, contrib)
         if self.named.get("cu_seqlens") is not None:
             raise unsupported(self.name, "cu_seqlens", "padded sequences with key_lengths")
-        own = operator.own_axes({
-            x.name: len(y.shape) for x in operator.operands if (y := self.named[x.name]) is not None
-        }, step)  # fmt: skip
+        shapes = {
+            x: _shapes.sizes(y) for x in operator.operand_names if (y := self.named[x]) is not None
+        }
+        own = operator.own_axes({name: len(x) for name, x in shapes.items()}, step)
         #: How many axes of operands, of lengths and of a state's fields do not lead.
-        self.own = dict(zip([x.name for x in operator.operands], own, strict=True))
+        self.own = dict(zip(operator.operand_names, own, strict=True))
         self.own["key_lengths"] = 0
         self.own |= {name: len(dims) for name, dims in d.fields.items()}
         #: The leading axes of all operands and the state, broadcast.
         self.lead = self.lead_of(*self.own)
         #: The sizes of the letters of the operands' axes; f is the number of features.
-        self.sizes = self._sizes()
+        self.sizes: dict[str, _shapes.Size] = operator.split(shapes, step)[1]
         if "d" in self.sizes:
             self.sizes.setdefault("f", self.sizes["d"])
         self.x = SimpleNamespace(**{name: self.ops.read(x) for name, x in self.named.items()})
@@ -74,17 +75,6 @@ class Call:
         if x is None or self.named[name].shape[-1] == 1:
             return False
         return self.own[name] > len(x.letters(tokens=not self.step))
-
-    def _sizes(self) -> dict[str, _shapes.Size]:
-        """The sizes of the letters of the operands' axes."""
-        found: dict[str, _shapes.Size] = {}
-        for operand in self.operator.operands:
-            if (x := self.named[operand.name]) is not None:
-                own = _shapes.sizes(x)[len(x.shape) - self.own[operand.name] :]
-                for letter, size in zip(operand.letters(tokens=not self.step), own, strict=False):
-                    if found.get(letter, 1) == 1:
-                        found[letter] = size
-        return found
 
     def exists(self) -> Value | None:
         """Which keys come before ``key_lengths``, (..., n); None if all of them do."""

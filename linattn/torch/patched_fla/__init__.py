@@ -10,20 +10,16 @@ tensors in the CPU's memory, in three ways:
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import warnings
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from .. import fla
-from .._patch.patching import Library, Patch, Place, are_here, names_in, own, parameters
+from .._patch.patching import Library, Patch, Place, for_cpus, names_in, own, parameters
 from ._backend import Registered, registry_of
 from ._places import MODULES, StandIn, operators
-
-_replaced: list[Place | Registered] = []
 
 
 def patch_fla() -> Patch:
@@ -85,7 +81,7 @@ def patch_fla() -> Patch:
 
 
 def _put() -> None:
-    done = {x.name for x in _replaced}
+    done = {x.name for x in LIBRARY.places}
     swaps: dict[int, Any] = {}
     for stand_in in (*MODULES, *operators()):
         if stand_in.full_name not in done:
@@ -93,17 +89,12 @@ def _put() -> None:
     _swap_names(swaps)
 
 
-def _restore() -> None:
-    _swap_names({id(x.ours): x.original for x in _replaced if isinstance(x.owner, ModuleType)})
-    while _replaced:
-        _replaced.pop().restore()
+def _leave() -> None:
+    places = (x for x in LIBRARY.places if isinstance(x.owner, ModuleType))
+    _swap_names({id(x.ours): x.original for x in places})
 
 
-def _names() -> list[str]:
-    return [x.name for x in _replaced if x.is_ours]
-
-
-LIBRARY = Library("fla", _put, _restore, _names)
+LIBRARY = Library("fla", _put, _leave)
 
 
 def _replace(stand_in: StandIn, swaps: dict[int, Any]) -> None:
@@ -123,30 +114,12 @@ def _replace(stand_in: StandIn, swaps: dict[int, Any]) -> None:
     if registry is not None:
         place: Any = Registered(registry, stand_in.full_name, original, stand_in.function)
     else:
-        ours: Any = _for_cpus(original, stand_in.function)
+        ours: Any = for_cpus(original, stand_in.function)
         ours = staticmethod(ours) if attribute == "apply" else ours
         place = Place(owner, attribute, stand_in.full_name, own(owner, attribute), ours)
         if isinstance(owner, ModuleType) and original is not None:
             swaps[id(original)] = ours
-    _replaced.append(place)
-    place.put()
-
-
-def _for_cpus(original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function where all tensors are in the CPU's memory, and the original elsewhere.
-
-    The original is also called where the function returns NotImplemented.
-    """
-
-    @functools.wraps(function if original is None else original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if are_here(args) and are_here(kwargs.values()):
-            result = function(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return original(*args, **kwargs)
-
-    return run
+    LIBRARY.replace(place)
 
 
 def _swap_names(values: dict[int, Any]) -> None:

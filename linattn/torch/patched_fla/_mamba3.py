@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..._core.checks import wrong_shape
+
 
 def forward(
     self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None,
@@ -16,10 +18,7 @@ def forward(
     """``Mamba3.forward`` on CPUs: a padded batch is packed, and its results are padded."""
     utils = sys.modules["fla.layers.utils"]
     if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(
-            f"Mamba3: attention_mask has shape {tuple(attention_mask.shape)}; expected (batch, "
-            "seqlen)"
-        )
+        raise wrong_shape("Mamba3", "attention_mask", attention_mask, "(batch, seqlen)")
     state = utils.get_layer_cache(self, past_key_values)
     batch, n, _ = hidden_states.shape
     x, indices = hidden_states, None

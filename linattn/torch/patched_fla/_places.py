@@ -13,6 +13,7 @@ from ..fla.modules import _activations as activations
 from ..fla.modules import _losses as losses
 from ..fla.modules import _mixing as mixing
 from ..fla.modules import _norms as norms
+from ..fla.modules import _other_norms as other_norms
 from ..mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
 from ..mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
 from ..mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
@@ -49,7 +50,7 @@ MODULES = (
     StandIn(_LAYERNORM, "LayerNormLinearFunction.apply", norms.layer_norm_linear),
     StandIn(_NORM_GATE, "LayerNormGatedFunction.apply", norms.layer_norm_gated),
     StandIn(_NORM_GATE, "LayerNormGatedLinearFunction.apply", norms.layer_norm_gated_linear),
-    StandIn("fla.modules.norm.layernorm_gated", "LayerNormFn.apply", norms.layer_norm_gated_mamba),
+    StandIn("fla.modules.norm.layernorm_gated", "LayerNormFn.apply", other_norms.layernorm_fn),
     StandIn("fla.modules.norm.l2norm", "L2NormFunction.apply", norms.l2_norm),
     *(
         StandIn(_ACTIVATIONS, name, getattr(activations, name))

@@ -47,9 +47,6 @@ _PASSED_ON = {
 }
 
 
-_places: list[Place] = []
-
-
 def patch_transformers() -> Patch:
     """Make the models of Transformers compute with linattn on CPUs.
 
@@ -113,10 +110,6 @@ def _check_version() -> None:
         )
 
 
-def _names() -> list[str]:
-    return [place.name for place in _places if place.is_ours]
-
-
 # --- replacing --------------------------------------------------------------------------------
 
 
@@ -128,14 +121,12 @@ def _put() -> None:
             _patch(module)
 
 
-def _restore() -> None:
+def _leave() -> None:
     if _HOOK in sys.meta_path:
         sys.meta_path.remove(_HOOK)
-    while _places:
-        _places.pop().restore()
 
 
-LIBRARY = Library("transformers", _put, _restore, _names)
+LIBRARY = Library("transformers", _put, _leave)
 
 
 def _patch(module: ModuleType) -> None:
@@ -144,7 +135,7 @@ def _patch(module: ModuleType) -> None:
     for name, part in DROP_PACKING.items():
         _replace(module, f"{name}.forward", functools.partial(handing_on, part=part))
     scan = vars(module).get("mamba_selective_scan")
-    separates = any(scan is place.ours for place in _places)
+    separates = any(scan is place.ours for place in LIBRARY.places)
     for names, wrapper in (
         (SCAN_PACKED, keeping_apart if separates else refusing),
         (MASK_PACKED, masking),
@@ -164,7 +155,7 @@ def _replace(
     kind, _, attribute = name.rpartition(".")
     owner = getattr(module, kind, None) if kind else module
     original = None if owner is None else vars(owner).get(attribute)
-    if not callable(original) or any(original is place.ours for place in _places):
+    if not callable(original) or any(original is place.ours for place in LIBRARY.places):
         return
     full = f"{module.__name__}.{name}"
     if stand_in is not None and (problem := _mismatch(original, stand_in)):
@@ -176,9 +167,7 @@ def _replace(
         )
         return
     ours = make(original)
-    place = Place(owner, attribute, full, original, ours)
-    _places.append(place)
-    place.put()
+    LIBRARY.replace(Place(owner, attribute, full, original, ours))
 
 
 def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:

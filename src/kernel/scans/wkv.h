@@ -133,10 +133,11 @@ run_wkv(const struct la_head *h)
             load_wkv(h, &r, t, col, cols);
             look_ahead(&o, t, cols);
             wkv_rows(h, &r, t, cols);
-            if (carries_lost(h) && (next % LA_CUT_TOKENS == 0 || settles(h, t))) {
+            const int settled = settles(h, t);
+            if (carries_lost(h) && (settled || next % LA_CUT_TOKENS == 0)) {
                 settle_carried_wkv(r.s, r.w, cols);
             }
-            else if (settles(h, t)) {
+            else if (settled) {
                 settle_wkv(r.s, r.w, cols, NULL);
             }
             stream_rows(&o, t, cols, r.o, h->large);

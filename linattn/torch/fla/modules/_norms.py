@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...._core.checks import wrong_shape
 from ._activations import gate, wide
 
 Optional = Tensor | None
@@ -28,7 +29,7 @@ def layer_norm(
             "number of groups"
         )
     total, handed_on = _sum(x, residual, residual_in_fp32)
-    y = _normalized(total, weight, bias, eps, is_rms_norm, num_groups).to(x.dtype)
+    y = normalized(total, weight, bias, eps, is_rms_norm, num_groups).to(x.dtype)
     return (y, handed_on) if prenorm else y
 
 
@@ -50,7 +51,7 @@ def layer_norm_gated(
     residual_in_fp32: bool = False, is_rms_norm: bool = False,
 ) -> Any:  # fmt: skip
     total, handed_on = _sum(x, residual, residual_in_fp32)
-    y = _normalized(total, weight, bias, eps, is_rms_norm) * gate(activation, wide(g)).view_as(x)
+    y = normalized(total, weight, bias, eps, is_rms_norm) * gate(activation, wide(g)).view_as(x)
     return (y.to(x.dtype), handed_on) if prenorm else y.to(x.dtype)
 
 
@@ -64,21 +65,6 @@ def layer_norm_gated_linear(
     )
     out = linear(y, linear_weight, linear_bias)
     return (out, handed_on) if prenorm else out
-
-
-def layer_norm_gated_mamba(
-    x: Tensor, weight: Tensor, bias: Optional, z: Optional = None, eps: float = 1e-6,
-    group_size: int | None = None, norm_before_gate: bool = True, is_rms_norm: bool = False,
-) -> Tensor:  # fmt: skip
-    """With a gate silu(z) after or before the normalisation, as in Mamba-2."""
-    total = wide(x)
-    if z is not None and not norm_before_gate:
-        total = total * F.silu(wide(z))
-    groups = 1 if group_size is None else x.shape[-1] // group_size
-    y = _normalized(total, weight, bias, eps, is_rms_norm, groups)
-    if z is not None and norm_before_gate:
-        y = y * F.silu(wide(z))
-    return y.to(x.dtype)
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> Tensor:
@@ -97,17 +83,15 @@ def _sum(x: Tensor, residual: Optional, in_fp32: bool) -> tuple[Tensor, Tensor]:
     if residual is None:
         return wide(x), x.float() if in_fp32 else x
     if residual.shape != x.shape:
-        raise ValueError(
-            f"layer_norm: residual has shape {tuple(residual.shape)}; expected {tuple(x.shape)}, "
-            "that of x"
-        )
+        raise wrong_shape("layer_norm", "residual", residual, f"{tuple(x.shape)}, that of x")
     total = wide(x) + wide(residual)
     return total, total.to(residual.dtype)
 
 
-def _normalized(
+def normalized(
     x: Tensor, weight: Optional, bias: Optional, eps: float, is_rms: bool, groups: int = 1
 ) -> Tensor:
+    """The norm of so many groups of channels, in the dtype of x, with a weight and a bias."""
     x = x.unflatten(-1, (groups, -1))
     norm = F.rms_norm if is_rms else F.layer_norm
     y = norm(x, x.shape[-1:], eps=eps).flatten(-2)

@@ -86,6 +86,13 @@ def depthwise(
     )  # fmt: skip
 
 
+def check_multiples(name: str, *pairs: tuple[str, int, str, int]) -> None:
+    """Raise an error unless each number is a multiple of the other; both come after their names."""
+    for argument, x, other, size in pairs:
+        if not size or x < size or x % size:
+            raise ValueError(f"{name}: {argument} is {x}; expected a multiple of {other}, {size}")
+
+
 def mark(parameter: nn.Parameter, *marks: str) -> nn.Parameter:
     """Set the attributes by which training scripts know parameters that they treat apart."""
     for name in marks:

@@ -13,7 +13,7 @@ from ...nn.conv import draw_time_steps
 from ..ops.triton.layernorm_gated import RMSNorm
 from ..ops.triton.selective_state_update import selective_state_update
 from ..ops.triton.ssd_combined import NO_LIMIT, mamba_chunk_scan_combined
-from ._mixer import Mixer, depthwise, mark
+from ._mixer import Mixer, check_multiples, depthwise, mark
 
 __all__ = ["Mamba2"]
 
@@ -128,7 +128,10 @@ class Mamba2(Mixer):
         self.headdim, self.ngroups = headdim, ngroups
         self.d_ssm = self.d_inner if d_ssm is None else d_ssm
         self.nheads = self.d_ssm // headdim
-        self._check_sizes()
+        check_multiples(
+            "Mamba2", ("d_ssm", self.d_ssm, "headdim", headdim),
+            ("the number of heads", self.nheads, "ngroups", ngroups),
+        )  # fmt: skip
         self._state_shape = self.nheads, headdim, d_state
         self.D_has_hdim, self.rmsnorm, self.norm_before_gate = D_has_hdim, rmsnorm, norm_before_gate
         self.dt_limit, self.chunk_size, self.layer_idx = dt_limit, chunk_size, layer_idx
@@ -151,14 +154,6 @@ class Mamba2(Mixer):
                 self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **factory
             )
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **factory)
-
-    def _check_sizes(self) -> None:
-        for name, x, other, size in (
-            ("d_ssm", self.d_ssm, "headdim", self.headdim),
-            ("the number of heads", self.nheads, "ngroups", self.ngroups),
-        ):
-            if not size or x < size or x % size:
-                raise ValueError(f"Mamba2: {name} is {x}; expected a multiple of {other}, {size}")
 
     def forward(
         self,

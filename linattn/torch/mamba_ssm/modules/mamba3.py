@@ -16,7 +16,7 @@ from .._axes import check_bounds
 from .._mamba3 import Rows, gate, token, whole
 from ..ops.triton.layernorm_gated import RMSNorm
 from ..ops.triton.mamba3.mamba3_mimo_rotary_step import apply_rotary_qk_inference_fwd
-from ._mixer import Stateful, mark
+from ._mixer import Stateful, check_multiples, mark
 
 __all__ = ["Mamba3"]
 
@@ -179,13 +179,11 @@ class Mamba3(Stateful):
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False, **factory)
 
     def _check_options(self, rope_fraction: float) -> None:
-        for name, x, other, size in (
-            ("expand * d_model", self.d_inner, "headdim", self.headdim),
+        check_multiples(
+            "Mamba3", ("expand * d_model", self.d_inner, "headdim", self.headdim),
             ("the number of heads", self.nheads, "ngroups", self.num_bc_heads),
             ("d_state", self.d_state, "2", 2),
-        ):
-            if not size or x < size or x % size:
-                raise ValueError(f"Mamba3: {name} is {x}; expected a multiple of {other}, {size}")
+        )  # fmt: skip
         for name, option, known in (
             ("rope_fraction", rope_fraction, (0.5, 1.0)),
             ("A_activation", self.A_activation, tuple(ACTIVATIONS)),

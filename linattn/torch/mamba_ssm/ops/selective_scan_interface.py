@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...._core.checks import wrong_shape
 from ..._core.conversions import work_dtype
 from ...causal_conv1d import causal_conv1d_fn
-from ...causal_conv1d._checks import check_channels_first, check_given
-from ...fla._layout import check_shape, check_tensor
+from ...fla._layout import check_axes, check_given, check_shape, check_tensor
 from ...operators import linear_scan, selective_scan
 from .._groups import channels_first, in_groups, token_major
 from .._time_steps import time_steps
@@ -123,12 +123,11 @@ def _by_channel(x: Tensor, groups: int) -> Tensor:
 def _check(
     name: str, u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any, z: Any, delta_bias: Any
 ) -> None:
-    _, dim, _ = check_channels_first(name, "u", u)
+    check_axes(name, "u", u, 3, "three axes, (batch, dim, seqlen)")
+    dim = u.shape[1]
     check_tensor(name, "A", A)
     if A.ndim != 2 or A.shape[0] != dim:
-        raise ValueError(
-            f"{name}: A has shape {tuple(A.shape)}; expected ({dim}, dstate), (dim, dstate)"
-        )
+        raise wrong_shape(name, "A", A, f"({dim}, dstate), (dim, dstate)")
     check_shape(name, "delta", delta, u.shape, "(batch, dim, seqlen)")
     check_given(name, u.shape, "(batch, dim, seqlen)", z=z)
     check_given(name, (dim,), "(dim,)", D=D, delta_bias=delta_bias)
@@ -327,7 +326,7 @@ def mamba_inner_fn(
     check_tensor(name, "xz", xz)
     check_tensor(name, "A", A)
     if xz.ndim != 3 or xz.shape[1] % 2:
-        raise ValueError(f"{name}: xz has shape {tuple(xz.shape)}; expected (batch, 2 dim, seqlen)")
+        raise wrong_shape(name, "xz", xz, "(batch, 2 dim, seqlen)")
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
     _check_rows(name, x_proj_weight, rank, dstate, B, C)
     x, z = xz.chunk(2, 1)
@@ -381,9 +380,8 @@ def _check_rows(
     rows = rank + dstate * [B, C].count(None)
     if weight.ndim != 2 or len(weight) < rows:
         b, c = ("None" if x is None else "given" for x in (B, C))
-        raise ValueError(
-            f"{name}: x_proj_weight has shape {tuple(weight.shape)}; expected at least {rows} "
-            f"rows, as B is {b} and C is {c}"
+        raise wrong_shape(
+            name, "x_proj_weight", weight, f"at least {rows} rows, as B is {b} and C is {c}"
         )
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...._core.conversions import work_dtype
-from ....causal_conv1d._checks import check_given
-from ....fla._layout import check_shape, check_tensor
+from ....fla._layout import check_given, check_shape, check_tensor
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
 
@@ -184,6 +183,7 @@ def rms_norm_fn(
     >>> rms_norm_fn(torch.tensor([1.0, 7.0]), torch.ones(2), None)
     tensor([0.2000, 1.4000])
     """
+    _check("rms_norm_fn", x, weight, bias, residual, x1, weight1, bias1, rowscale)
     return layer_norm_fn(
         x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm,
         residual_in_fp32, True, return_dropout_mask,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....._core.checks import wrong_shape
 from ....._states.state_arrays import State
 from ...._core.conversions import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
@@ -85,9 +86,8 @@ def selective_state_update(
     name = "selective_state_update"
     check_tensor(name, "state", state)
     if state.ndim not in (3, 4):
-        raise ValueError(
-            f"{name}: state has shape {tuple(state.shape)}; expected (batch, dim, dstate) or "
-            "(batch, nheads, dim, dstate)"
+        raise wrong_shape(
+            name, "state", state, "(batch, dim, dstate) or (batch, nheads, dim, dstate)"
         )
     rows = None
     if state_batch_indices is not None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....._core.checks import wrong_shape
 from ...._core.conversions import work_dtype
 from ...._core.seq_idx import Packing, at_first, numbered, packing
 from ....causal_conv1d import causal_conv1d_fn
-from ....causal_conv1d._checks import check_given
 from ....fla import chunk_simple_gla
-from ....fla._layout import check_shape, check_tensor
+from ....fla._layout import check_axes, check_given, check_shape, check_tensor
 from ..._time_steps import time_steps
 from .layernorm_gated import rmsnorm_fn
 
@@ -157,11 +157,7 @@ def scan(
 def _check(
     name: str, x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, z: Any, dt_bias: Any, initial: Any
 ) -> None:
-    check_tensor(name, "x", x)
-    if x.ndim != 4:
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected (batch, seqlen, nheads, headdim)"
-        )
+    check_axes(name, "x", x, 4, "(batch, seqlen, nheads, headdim)")
     batch, n, heads, headdim = x.shape
     check_shape(name, "dt", dt, (batch, n, heads), "(batch, seqlen, nheads)")
     check_shape(name, "A", A, (heads,), "(nheads,)")
@@ -349,14 +345,10 @@ def _sizes(
     dim = heads * headdim
     dstate = (weight.shape[0] - dim) // (2 * ngroups)
     if dstate < 0 or weight.shape[0] != dim + 2 * ngroups * dstate:
-        raise ValueError(
-            f"{name}: conv1d_weight has shape {tuple(weight.shape)}; expected ({dim} + 2 * "
-            f"{ngroups} dstate, width)"
-        )
+        raise wrong_shape(name, "conv1d_weight", weight, f"({dim} + 2 * {ngroups} dstate, width)")
     rest = zxbcdt.shape[-1] - dim - weight.shape[0] - heads
     if zxbcdt.ndim != 3 or rest < 0 or rest % 2:
-        raise ValueError(
-            f"{name}: zxbcdt has shape {tuple(zxbcdt.shape)}; expected (batch, seqlen, 2 d_mlp + "
-            f"{dim + weight.shape[0] + heads})"
+        raise wrong_shape(
+            name, "zxbcdt", zxbcdt, f"(batch, seqlen, 2 d_mlp + {dim + weight.shape[0] + heads})"
         )
     return heads, headdim, dstate, rest // 2

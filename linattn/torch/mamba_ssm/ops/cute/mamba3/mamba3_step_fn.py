@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ....._core.conversions import kept, work_dtype, writable
-from ...._axes import check_axes
+from ...._axes import check_letters
 from ...._mamba3 import gate, token
 
 __all__ = ["mamba3_step_fn"]
@@ -95,7 +95,7 @@ def mamba3_step_fn(
         "out": out, "z": z, "zproj": zproj,
     }  # fmt: skip
     axes = AXES | {"out": "brhp" if outproj is None else "bhp"}
-    check_axes("mamba3_step_fn", axes, given, OPTIONAL)
+    check_letters("mamba3_step_fn", axes, given, OPTIONAL)
     work, after = work_dtype(x.dtype), state if state_out is None else state_out
     operands = [y for key, y in given.items() if key not in ("out", "state_out")]
     in_place = after is state is state.to(work) and state.is_contiguous() and writable(*operands)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ....._core.conversions import work_dtype
-from ...._axes import check_axes
+from ...._axes import check_letters
 from ...._mamba3 import next_angles, rotated, to_halves, to_pairs
 
 __all__ = ["apply_rotary_qk_inference_fwd"]
@@ -71,7 +71,7 @@ def apply_rotary_qk_inference_fwd(
         "q": q, "k": k, "angle_state": angle_state, "angle_proj": angle_proj, "dt": dt,
         "bias_q": bias_q, "bias_k": bias_k,
     }  # fmt: skip
-    check_axes("apply_rotary_qk_inference_fwd", AXES, given, ("bias_q", "bias_k"))
+    check_letters("apply_rotary_qk_inference_fwd", AXES, given, ("bias_q", "bias_k"))
     work = work_dtype(q.dtype)
     angles = next_angles(angle_state.to(work), angle_proj.to(work), dt.to(work))
     turn = torch.complex(angles.cos(), -angles.sin() if conjugate else angles.sin()).unsqueeze(1)
