@@ -109,10 +109,11 @@ class Call(NamedTuple):
             state_arrays.updated(plan.name, named, lead, reversed(plan.cores.values()))
             run(internal_ufuncs[f"_{plan.gufunc}"], self._inputs(), (o, *fields))
             return o.reshape(*lead, n * m), self.given
-        after: list[Any] = [None]
+        after = [np.empty((*lead, *plan.cores["s"]), self.state["s"].dtype)]
         if "conv" in plan.cores:  # by tap, as kernels read it fastest
             c, columns = plan.cores["conv"]
-            after.append(np.empty((*lead, columns, c), plan.wide).swapaxes(-1, -2))
+            kind = self.state["conv"].dtype
+            after.append(np.empty((*lead, columns, c), kind).swapaxes(-1, -2))
         gufunc = internal_ufuncs[plan.gufunc]
         _, s, *after = run(gufunc, (*self._inputs(), *fields), (o, *after))
         return o.reshape(*lead, n * m), FusedState(after[0] if after else None, s)
@@ -140,8 +141,7 @@ class Call(NamedTuple):
         fields = {f"state.{x}": (self.state[x], core) for x, core in plan.cores.items()}
         rows = pools.checked_rows(plan.name, "state", fields, plan.lead, indices, written=written)
         for field, (x, _) in fields.items():
-            if x.dtype != plan.wide:
-                raise TypeError(f"{plan.name}: {field} has dtype {x.dtype}; expected {plan.wide}")
+            state_arrays.checked_dtype(plan.name, field, x, plan.wide, halves=plan.half_states)
         return rows
 
     def _inputs(self) -> tuple[Any, ...]:

@@ -229,6 +229,48 @@ vwrite_some(char *p, ptrdiff_t count, vec x, enum la_type type)
     vstore_part(p, count, x);
 }
 
+/* Stores the first `count` <= VL numbers at p without masks (vstore_pieces). */
+INLINE void
+vwrite_pieces(char *p, ptrdiff_t count, vec x, enum la_type type)
+{
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        _Alignas(LA_ALIGN) uint16_t lanes[VL];
+        if (count == VL) {
+            vwrite(p, x, type);
+            return;
+        }
+        *(u16 *)lanes = to_bits(x, type);
+        copy_part(p, (const char *)lanes, 2 * count);
+        return;
+    }
+#endif
+    (void)type;
+    vstore_pieces(p, count, x);
+}
+
+/* The number at p, and x there. */
+INLINE T
+read_one(const char *p, enum la_type type)
+{
+    T x;
+    if (type != LA_NATIVE) {
+        return vread_some(p, 1, type)[0];
+    }
+    memcpy(&x, p, sizeof(T));
+    return x;
+}
+
+INLINE void
+write_one(char *p, T x, enum la_type type)
+{
+    if (type != LA_NATIVE) {
+        vwrite_pieces(p, 1, vset1(x), type);
+        return;
+    }
+    memcpy(p, &x, sizeof(T));
+}
+
 INLINE void
 copy_number(char *to, const char *from, enum la_type type)
 {
