@@ -95,7 +95,8 @@ static void
 cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
+    const int uneven = job->parts < threads && pieces < LA_EVEN_PIECES * threads &&
+                       pieces % threads != 0;
     const int may_split = job->properties & LA_PANELS && !is_in_place(job);
     ptrdiff_t panels = may_split && uneven ? threads : 1;
     if (panels > vectors / LA_PANEL_VECTORS) {
@@ -109,12 +110,37 @@ cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
     }
 }
 
+/* Whether the numbers of a token lie closer together than tokens do. */
+static int
+lies_by_tokens(const struct la_array *x)
+{
+    return (x->rs < 0 ? -x->rs : x->rs) >= (x->cs < 0 ? -x->cs : x->cs);
+}
+
+/* The rows of a part.  Of an operator with panels, too, threads share out tokens that lie
+ * one after another: they then read memory in order, while a panel has a share of every
+ * page. */
+static ptrdiff_t
+rows_of_part(const struct job *job, int threads)
+{
+    const ptrdiff_t most = la_operators[job->call->signature->op].rows;
+    const ptrdiff_t wanted = LA_EVEN_PIECES * threads;
+    const ptrdiff_t pieces = job->heads * job->sequences;
+    if (most == 0 || threads == 1 || pieces >= wanted ||
+        !(job->properties & LA_PANELS) || !lies_by_tokens(&job->head.x)) {
+        return most;
+    }
+    const ptrdiff_t rows = job->head.n / wanted * job->heads;
+    const ptrdiff_t even = (rows / LA_PART_STEP + 1) * LA_PART_STEP;
+    return even < LA_PART_ROWS ? LA_PART_ROWS : even < most ? even : most;
+}
+
 static void
-cut_rows(struct job *job)
+cut_rows(struct job *job, int threads)
 {
     const ptrdiff_t n = job->head.n;
     /* A state that is updated has to be read before the last part writes it. */
-    job->rows = is_in_place(job) ? 0 : la_operators[job->call->signature->op].rows;
+    job->rows = is_in_place(job) ? 0 : rows_of_part(job, threads);
     /* Without rows there is one part: states are still passed through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
@@ -318,7 +344,7 @@ run_heads(const struct la_call *call, const struct la_watch *watch)
     }
     const int threads = la_is_long(call) ? la_pool_get_num_threads() : 1;
     group_heads(&job, threads);
-    cut_rows(&job);
+    cut_rows(&job, threads);
     const ptrdiff_t pieces =
         job.heads / job.last * job.groups * job.sequences * job.parts;
     cut_panels(&job, pieces, threads,

@@ -161,6 +161,11 @@ enum {
     LA_PIECE_NUMBERS = 32768,
     LA_PIECE_HEADS = 8,
 
+    /* Tokens of a convolution that a thread takes at least, as it loads the weights for
+     * them, and a multiple of tiles. */
+    LA_PART_ROWS = 64,
+    LA_PART_STEP = 8,
+
     /* Panels of the values (plan.c).  With this many pieces per thread, an uneven share
      * costs little; narrower panels would repeat maps and scores for too little
      * gain. */
