@@ -281,6 +281,15 @@ class Recurrence(Kernels):
             state = self.state_of(arrays, key[-1])
         return _stepped(self._step[key], call, numbers, arrays), state
 
+    def update(self, operands: Operands, *, state: Any, rows: Any = None, **flags: Any) -> Any:
+        """A step that updates a state, an array, which may be longer than it has to be: it then
+        holds inputs before those that are read, and loses the first one.  With ``rows``, of a pool.
+
+        Other than in `step`, the caller checks shapes.  NotImplemented unless all arrays are plain.
+        """
+        how = "identity", 1.0, False, 0.0, flags
+        return self._plain.call(self._step, operands, (), how, (), (None, state), rows)
+
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
         key_lengths: Any = None, scale: Any = 1.0, eps: Any = 0.0, normalize: Any = False,
