@@ -117,9 +117,9 @@ lies_by_tokens(const struct la_array *x)
     return (x->rs < 0 ? -x->rs : x->rs) >= (x->cs < 0 ? -x->cs : x->cs);
 }
 
-/* The rows of a part.  Of an operator with panels, too, threads share out tokens that lie
- * one after another: they then read memory in order, while a panel has a share of every
- * page. */
+/* The rows of a part.  Of an operator with panels, too, threads share out tokens that
+ * lie one after another: they then read memory in order, while a panel has a share of
+ * every page. */
 static ptrdiff_t
 rows_of_part(const struct job *job, int threads)
 {
