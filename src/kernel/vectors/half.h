@@ -149,6 +149,7 @@ vwrite(char *p, vec x, enum la_type type)
 }
 
 #if defined(__AVX512F__) && LA_HAS_HALVES
+/* Whether there is a NaN in the pairs of n vectors. */
 INLINE int
 any_nan(const vec x[], const int n)
 {
@@ -177,7 +178,7 @@ to_bfloats(vec x, vec y)
 }
 #endif
 
-/* n vectors, `step` bytes apart; n is 1 or even. */
+/* n vectors, `step` bytes apart. */
 INLINE void
 vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
             const enum la_type type)
@@ -189,6 +190,9 @@ vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
             char *to = p + 2 * i * step;
             *(u16_any *)to = (u16_any)_mm512_castsi512_si256(both);
             *(u16_any *)(to + step) = (u16_any)_mm512_extracti64x4_epi64(both, 1);
+        }
+        if (n % 2 == 1) {
+            vwrite(p + (n - 1) * step, x[n - 1], type);
         }
         return;
     }
