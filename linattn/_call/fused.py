@@ -120,10 +120,14 @@ class Call(NamedTuple):
 
     def _run_rows(self, indices: Any) -> tuple[Array, FusedState]:
         """The call on rows of a pool, which it updates."""
-        plan, (n, _, m), indices = self.plan, self.plan.cores["s"], self.rows(indices)
+        plan, (n, _, m) = self.plan, self.plan.cores["s"]
         o = np.empty((*plan.lead, n, m), plan.dtype)
         gufunc, fields = internal_ufuncs[f"_{plan.gufunc}"], self.state.values()
-        if pool_call(indices, gufunc, *self._inputs(), o, *fields) is NotImplemented:
+        operands = gufunc, *self._inputs(), o, *fields
+        if (
+            pool_call(indices, *operands) is NotImplemented  # which checks plain arrays itself
+            and pool_call(indices := self.rows(indices), *operands) is NotImplemented
+        ):
             rows = {field: x[indices] for field, x in self.state.items()}
             o, _ = self._replace(state=rows).run(in_place=True)
             for field, x in self.state.items():
