@@ -156,8 +156,13 @@ delta_step_write_row(const struct write_factors f, const char *in, char *out,
         const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
         s[t] = delta_step_new(vread_some(in + byte, count, tile.type), f, u[t], v[t],
                               tile.rule, tile.resets);
+        if (!writes_pairs(tile)) {
+            vwrite_pieces(out + byte, count, s[t], tile.type);
+        }
     }
-    write_tile_row(out, s, tile);
+    if (writes_pairs(tile)) {
+        vwrite_each(out, VL * size_of(tile.type), s, tile.nr, tile.type);
+    }
 }
 
 /* The new state in the columns of a tile. */

@@ -108,8 +108,13 @@ step_row(const struct step_factors f, const char *in, char *out, const vec v[],
         const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
         const vec old = held(vread_some(in + byte, count, tile.type));
         s[t] = step_vector(f, old, v[t], &sum[t], tile.rule);
+        if (!writes_pairs(tile)) {
+            vwrite_pieces(out + byte, count, s[t], tile.type);
+        }
     }
-    write_tile_row(out, s, tile);
+    if (writes_pairs(tile)) {
+        vwrite_each(out, VL * size_of(tile.type), s, tile.nr, tile.type);
+    }
 }
 
 /* to = (keep + change) from + b v^T and o += a^T to, or a^T from, for rows [l, end) of

@@ -40,20 +40,12 @@ struct step_tile {
     enum la_type type; /* of the state's numbers */
 };
 
-/* The new numbers x of a row of a tile, except for its seam.  Vectors of 16 bits are
- * rounded in pairs. */
-INLINE void
-write_tile_row(char *out, const vec x[], const struct step_tile tile)
+/* Whether the vectors of a row are rounded in pairs, to 16 bits, rather than written one
+ * by one as they are computed, which is faster in the dtype of the computation. */
+INLINE int
+writes_pairs(const struct step_tile tile)
 {
-    const ptrdiff_t step = VL * size_of(tile.type);
-    if (tile.type != LA_NATIVE && tile.some == VL) {
-        vwrite_each(out, step, x, tile.nr, tile.type);
-        return;
-    }
-    LA_EACH(t, tile.nr - tile.seam) {
-        const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
-        vwrite_pieces(out + t * step, count, x[t], tile.type);
-    }
+    return tile.type != LA_NATIVE && tile.some == VL;
 }
 
 /* Whether a tile ends with a seam. */
