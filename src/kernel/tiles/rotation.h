@@ -40,8 +40,8 @@ struct step_tile {
     enum la_type type; /* of the state's numbers */
 };
 
-/* Whether the vectors of a row are rounded in pairs, to 16 bits, rather than written one
- * by one as they are computed, which is faster in the dtype of the computation. */
+/* Whether the vectors of a row are rounded in pairs, to 16 bits, rather than written as
+ * they are computed, which is faster in the dtype of the computation. */
 INLINE int
 writes_pairs(const struct step_tile tile)
 {
