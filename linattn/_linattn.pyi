@@ -20,6 +20,7 @@ class _Operator(TypedDict):
     normalizer: bool
     key_lengths: bool
     compensated: bool
+    half_states: bool
     public: bool
     complex: bool
     elementwise: bool

@@ -1,6 +1,7 @@
 """Table of the measured errors of every operator, at up to 65,536 tokens.
 
     python tools/error_table.py --markdown
+    python tools/error_table.py --markdown --states
 
 The reference is the NumPy twin in long double.  Each figure is the largest error of any entry of
 any result, divided by u M.  u is the unit roundoff of the dtype of the computation (float32 for
@@ -15,6 +16,8 @@ any result, divided by u M.  u is the unit roundoff of the dtype of the computat
 Operands come from three distributions (`KINDS`): rounding errors that cancel when numbers are
 centred add up when they are not.  The first distribution has the bound for random operands, the
 others have the bound for all operands (`bounds`).
+
+`--states` measures single tokens instead, on states of 16 bits (`half_states`).
 
 For 16-bit dtypes the figure is a fraction of the allowed error, which is the bound plus one
 rounding of the result.
@@ -38,6 +41,7 @@ from linattn.reference import softmax as ref_softmax
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import draws_scans
+import half_states
 from bounds import (
     BACKWARD_MEAN,
     BACKWARD_SUM,
@@ -288,20 +292,35 @@ def largest_error(row: Row, dtype: np.dtype, n: int) -> float:
     return worst
 
 
+def show_states(show: Callable[[list[str]], None], markdown: bool) -> None:
+    """The errors of steps on states of each dtype, relative to the largest output so far."""
+    dtypes, counts = [np.dtype(x) for x in (np.float32, np.float16, bfloat16)], (64, 512, 4096)
+    show(["step", *(f"{dtype} n = {n:,}" for dtype in dtypes for n in counts)])
+    if markdown:
+        show(["---", *("---:" for _ in dtypes for _ in counts)])
+    for name in half_states.RULES:
+        found = [half_states.growth(name, dtype) for dtype in dtypes]
+        show([name, *(f"{x.error(n):.1e}" for x in found for n in counts)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--only", default="", help="only operators whose name starts with this")
+    parser.add_argument("--states", action="store_true", help="steps on states of 16 bits instead")
     args = parser.parse_args()
-    dtypes = [np.dtype(bfloat16 if x == "bfloat16" else x) for x in args.dtypes]
-    columns = [(dtype, n) for dtype in dtypes for n in args.lengths]
-    head = ["operator", "operands", "M", "bound", *(f"{dtype} n = {n:,}" for dtype, n in columns)]
     template = "| {} |" if args.markdown else "{}"
     show = lambda cells: print(  # noqa: E731
         template.format((" | " if args.markdown else "  ").join(cells)), flush=True
     )
+    if args.states:
+        show_states(show, args.markdown)
+        return
+    dtypes = [np.dtype(bfloat16 if x == "bfloat16" else x) for x in args.dtypes]
+    columns = [(dtype, n) for dtype in dtypes for n in args.lengths]
+    head = ["operator", "operands", "M", "bound", *(f"{dtype} n = {n:,}" for dtype, n in columns)]
     show(head)
     if args.markdown:
         show(["---", "---", "---", *("---:" for _ in head[3:])])

@@ -91,7 +91,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "exact_state", "in_place", "rescaling", "MemoryError", *_LOCAL),
+    without=("out", "exact_state", "half_state", "in_place", "rescaling", "MemoryError", *_LOCAL),
     added=(
         Added(
             "axis_name",

@@ -109,20 +109,25 @@ class Call(NamedTuple):
             state_arrays.updated(plan.name, named, lead, reversed(plan.cores.values()))
             run(internal_ufuncs[f"_{plan.gufunc}"], self._inputs(), (o, *fields))
             return o.reshape(*lead, n * m), self.given
-        after: list[Any] = [None]
+        after = [np.empty((*lead, *plan.cores["s"]), self.state["s"].dtype)]
         if "conv" in plan.cores:  # by tap, as kernels read it fastest
             c, columns = plan.cores["conv"]
-            after.append(np.empty((*lead, columns, c), plan.wide).swapaxes(-1, -2))
+            kind = self.state["conv"].dtype
+            after.append(np.empty((*lead, columns, c), kind).swapaxes(-1, -2))
         gufunc = internal_ufuncs[plan.gufunc]
         _, s, *after = run(gufunc, (*self._inputs(), *fields), (o, *after))
         return o.reshape(*lead, n * m), FusedState(after[0] if after else None, s)
 
     def _run_rows(self, indices: Any) -> tuple[Array, FusedState]:
         """The call on rows of a pool, which it updates."""
-        plan, (n, _, m), indices = self.plan, self.plan.cores["s"], self.rows(indices)
+        plan, (n, _, m) = self.plan, self.plan.cores["s"]
         o = np.empty((*plan.lead, n, m), plan.dtype)
         gufunc, fields = internal_ufuncs[f"_{plan.gufunc}"], self.state.values()
-        if pool_call(indices, gufunc, *self._inputs(), o, *fields) is NotImplemented:
+        operands = gufunc, *self._inputs(), o, *fields
+        if (
+            pool_call(indices, *operands) is NotImplemented  # which checks plain arrays itself
+            and pool_call(indices := self.rows(indices), *operands) is NotImplemented
+        ):
             rows = {field: x[indices] for field, x in self.state.items()}
             o, _ = self._replace(state=rows).run(in_place=True)
             for field, x in self.state.items():
@@ -140,8 +145,7 @@ class Call(NamedTuple):
         fields = {f"state.{x}": (self.state[x], core) for x, core in plan.cores.items()}
         rows = pools.checked_rows(plan.name, "state", fields, plan.lead, indices, written=written)
         for field, (x, _) in fields.items():
-            if x.dtype != plan.wide:
-                raise TypeError(f"{plan.name}: {field} has dtype {x.dtype}; expected {plan.wide}")
+            state_arrays.checked_dtype(plan.name, field, x, plan.wide, halves=plan.half_states)
         return rows
 
     def _inputs(self) -> tuple[Any, ...]:

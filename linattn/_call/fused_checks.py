@@ -31,6 +31,7 @@ class Row:
 
     def __init__(self, name: str) -> None:
         row = operators[name]
+        self.half_states = row["half_states"]
         self.name, self.maps, self.numbers = name, row["maps"], row["numbers"]
         rows = (Operand(*x) for x in row["inputs"])
         self.operands = tuple(x._replace(name=_PUBLIC.get(x.name, x.name)) for x in rows)
@@ -57,6 +58,7 @@ class Plan(NamedTuple):
     lead: Shape  #: the leading axes of the result
     dtype: DType
     wide: DType
+    half_states: bool  #: whether states may have 16 bits
     numbers: tuple[float, ...]
     #: What makes of each operand what the gufunc takes; None for nothing.
     forms: tuple[Callable[[Array], Array] | None, ...]
@@ -101,9 +103,14 @@ class Checks:
         for (field, core), x in zip(cores.items(), (self.s, self.conv), strict=False):
             if not pooled:
                 name = f"state.{field}"
-                state_arrays.checked_field(self.name, name, x, lead, core, self.wide)
+                state_arrays.checked_field(
+                    self.name, name, x, lead, core, self.wide, halves=self.row.half_states
+                )
         forms = tuple([self._form(x) for x in self.row.operands])
-        return Plan(self.name, gufunc, cores, lead, self.dtype, self.wide, numbers, forms)
+        return Plan(
+            self.name, gufunc, cores, lead, self.dtype, self.wide, self.row.half_states, numbers,
+            forms,
+        )  # fmt: skip
 
     def number(self, option: str) -> float:
         x = self.options[option]

@@ -40,6 +40,7 @@ class Interface:
     stacked: bool = False  #: whether a state's z has the axes of s, and a block mixes the two
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
     one_array: bool = False  #: whether a state is an array
+    half_states: Mapping[str, bool]  #: whether states may have 16 bits, by method
     compensated: bool = False  #: whether a call may carry what its sums lose (`exact`)
     holder: type[Any] = State  #: else the named tuple that it is
 
@@ -100,12 +101,13 @@ class Interface:
 
     def checked_state(
         self, function: str, name: str, state: Any, cores: Mapping[str, Shape], lead: Shape,
-        dtype: Any,
+        dtype: Any, halves: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """The arrays of a state, checked, by the names of messages (`state_arrays.checked`)."""
         return state_arrays.checked(
-            function, name, state, cores, lead, dtype, one_array=self.one_array, holder=self.holder
-        )
+            function, name, state, cores, lead, dtype, one_array=self.one_array,
+            holder=self.holder, halves=halves,
+        )  # fmt: skip
 
     def cotangent(self, function: str, grad_out: Any, call: Call) -> Any:
         """``grad_out``, checked; if an operand is complex it may be, and gets the call's dtype."""

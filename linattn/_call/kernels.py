@@ -115,6 +115,8 @@ class Kernels(Interface):
         #: Options that are True or False, by method: the numbers of the table but scale and eps.
         self.flags = {method: _flags(kernel, public) for method, kernel in names.items()}
         self.names = {method: x.replace(name, self.name) for method, x in names.items()}
+        found = {x: y in operators and operators[y]["half_states"] for x, y in names.items()}
+        self.half_states = found | {"backward": found["forward"]}  # a gradient converts them
         self._plain = Plain(self)
         form = "_keys" if self.cross else "_state"
         self._stateless = self._gufuncs(name + "{}")
@@ -236,8 +238,11 @@ class Kernels(Interface):
             first = np.full(shape, self.first, dtype)
             return tuple([first if x == "log_scale" else ... for x in fields])
         cores = self.cores(sizes, normalize, *(packing.r,) * packing.packed)
-        given = self.checked_state(function, name, state, cores, call.batch, dtype)
+        halves = self.half_states["forward"]
+        given = self.checked_state(function, name, state, cores, call.batch, dtype, halves)
         arrays = tuple(given.values())
+        if halves and function != self.names["forward"]:
+            arrays = tuple([x.astype(dtype, copy=False) for x in arrays])
         return arrays if packing.packed else self.packed(arrays, normalize)
 
     def packed(self, arrays: Iterable[Any], normalize: bool) -> tuple[Array, ...]:

@@ -35,7 +35,7 @@ from .._core.dtypes import gradient_dtype, result_dtype, work_dtype
 from .._core.gufuncs import run
 from .._core.layout import Call
 from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
-from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
+from .._linattn import EVEN_PIECES, fast_call, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import ExactState, State
 from . import exact, mapped, pools, whole_blocks
@@ -134,6 +134,9 @@ class Recurrence(Kernels):
             return (o, state if carries else State(*state)) if return_state else o
         wanted = (None if return_state else ...,) * len(start)
         o, *end = run(self._stateful[key], (*arrays, *indices, *start), (out, *wanted))
+        if return_state and initial_state is not None and self.half_states["forward"]:
+            # NumPy may have widened it.
+            end = [x.astype(y.dtype, copy=False) for x, y in zip(end, start, strict=True)]
         return (o, self._after(packing, end, key[-1])) if return_state else o
 
     def backward(
@@ -265,9 +268,9 @@ class Recurrence(Kernels):
         call = self.read(function, operands, tokens=False)
         key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
-        inputs = *call.arrays, *numbers
         dtype, cores = call.state_dtype, self.cores(call.fit.sizes, key[-1])
-        fields = self.checked_state(function, "state", state, cores, call.batch, dtype)
+        halves = self.half_states["step"]
+        fields = self.checked_state(function, "state", state, cores, call.batch, dtype, halves)
         arrays = [*fields.values()]
         if in_place:
             state_arrays.updated(function, fields, call.batch, cores.values())
@@ -275,7 +278,16 @@ class Recurrence(Kernels):
             shapes = [(*call.batch, *core) for core in cores.values()]
             arrays = [np.array(np.broadcast_to(*x)) for x in zip(arrays, shapes, strict=True)]
             state = self.state_of(arrays, key[-1])
-        return run(self._step[key], inputs, (None, *arrays))[0], state
+        return _stepped(self._step[key], call, numbers, arrays), state
+
+    def update(self, operands: Operands, *, state: Any, rows: Any = None, **flags: Any) -> Any:
+        """A step that updates a state, an array, which may be longer than it has to be: it then
+        holds inputs before those that are read, and loses the first one.  With ``rows``, of a pool.
+
+        Other than in `step`, the caller checks shapes.  NotImplemented unless all arrays are plain.
+        """
+        how = "identity", 1.0, False, 0.0, flags
+        return self._plain.call(self._step, operands, (), how, (), (None, state), rows)
 
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
@@ -334,6 +346,21 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
         and q.ndim > 1
         and q.shape[:-1] == grad_out.shape[:-1]
     )
+
+
+def _stepped(gufunc: Any, call: Call, numbers: tuple[Any, ...], states: list[Array]) -> Array:
+    """The output of a step that updates states; NumPy's machinery takes none of 16 bits."""
+    dtype = call.state_dtype
+    if all([x.dtype == dtype for x in states]):
+        return run(gufunc, (*call.arrays, *numbers), (None, *states))[0]
+    inputs = *call.cast(), *numbers
+    result = fast_call(gufunc, *inputs, None, *states)
+    if result is NotImplemented:
+        wide = [x.astype(dtype) for x in states]
+        result = run(gufunc, inputs, (None, *wide))
+        for x, y in zip(states, wide, strict=True):
+            x[...] = y
+    return result[0]
 
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:

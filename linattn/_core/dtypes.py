@@ -50,6 +50,12 @@ def work_dtype(dtype: DType) -> DType:
     return FAST[0] if dtype.itemsize == 2 else dtype
 
 
+def takes_half(dtype: DType, computed: DType) -> bool:
+    """Whether states of a ``dtype`` of 16 bits may take part in a computation in ``computed``."""
+    half = dtype == np.float16 or dtype.name == "bfloat16"
+    return half and computed == FAST[0]
+
+
 def real_dtype(dtype: DType) -> DType:
     """The dtype of real numbers of that precision: float32 for complex64."""
     found: DType = dtype.type(0).real.dtype if dtype.kind == "c" else dtype

@@ -69,6 +69,12 @@ state
 state : State
     The state before the token, of the result's dtype, or float32 if that has 16 bits:
     {state}.
+$half_state
+
+half_state
+----------
+    Of float16 or bfloat16, it is read exactly and computed with in float32, and each of its
+    numbers is rounded once as it is written, to nearest even; not with float64 operands.
 
 feature_map
 -----------

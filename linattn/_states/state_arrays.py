@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._core import checks
+from .._core.dtypes import takes_half
 from .._core.summaries import shown, shown_fields
 
 if TYPE_CHECKING:
@@ -229,26 +230,38 @@ def _named_alike(function: str, name: str, state: Any, holder: type[Any]) -> dic
 
 def checked(
     function: str, name: str, state: Any, cores: Cores, lead: Shape, dtype: DType, *,
-    one_array: bool = False, holder: type[Any] = State,
+    one_array: bool = False, holder: type[Any] = State, halves: bool = False,
 ) -> dict[str, Array]:  # fmt: skip
     """The arrays (..., *core) of a state, whose other axes broadcast to ``lead``, by the names of
     messages."""
     found = named(function, name, state, cores, one_array=one_array, holder=holder)
     for (field, x), core in zip(found.items(), cores.values(), strict=True):
-        checked_field(function, field, x, lead, core, dtype)
+        checked_field(function, field, x, lead, core, dtype, halves=halves)
     return found
 
 
-def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType) -> None:
-    """Check a field of a state: an array (..., *core) whose other axes broadcast to ``lead``."""
+def checked_field(
+    function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType, *,
+    halves: bool = False,
+) -> None:  # fmt: skip
+    """Check a field of a state: an array (..., *core) whose other axes broadcast to ``lead``.
+
+    With ``halves`` it may have 16 bits where ``dtype``, that of the computation, is float32.
+    """
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == (*lead, *core):
         return
     checks.plain_array(function, name, x)
-    if x.dtype != dtype:
-        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
+    checked_dtype(function, name, x, dtype, halves=halves)
     inner = x.ndim - len(core)
     if inner < 0 or x.shape[inner:] != core or not checks.broadcasts_to(x.shape[:inner], lead):
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
+
+
+def checked_dtype(function: str, name: str, x: Array, dtype: DType, *, halves: bool) -> None:
+    """Check the dtype of a field of a state."""
+    if x.dtype != dtype and not (halves and takes_half(x.dtype, dtype)):
+        more = ", float16 or bfloat16" if halves and dtype == np.float32 else ""
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}{more}")
 
 
 def updated(

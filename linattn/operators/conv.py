@@ -35,6 +35,7 @@ def causal_conv1d() -> None:
     initial_state : ndarray, shape (..., c, w - 1), optional
         The inputs before the first token, oldest first, or (..., r, c, w - 1) with
         ``cu_seqlens``, of the result's dtype, or float32 if that has 16 bits.  Zeros by default.
+    $half_state
     return_state : bool, default False
         Also return the last w - 1 inputs.
     out : ndarray, shape (..., n, c), optional
@@ -44,8 +45,8 @@ def causal_conv1d() -> None:
     -------
     o : ndarray, shape (..., n, c)
     state : ndarray, shape (..., c, w - 1)
-        Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``.  You can cut a sequence
-        anywhere and continue from it.
+        Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``, of the dtype of
+        ``initial_state``.  You can cut a sequence anywhere and continue from it.
 
     Notes
     -----
@@ -122,6 +123,7 @@ def causal_conv1d_step() -> None:
     state : ndarray, shape (..., c, w - 1)
         The inputs before it, oldest first, of the result's dtype, or float32 if that has
         16 bits.
+    $half_state
     in_place : bool, default False
         Write the new state to ``state`` and return it.  It must be writeable and have all
         leading axes.

@@ -59,6 +59,8 @@ def fused_gated_delta_step(
     state : FusedState
         The state before the token, of the dtype of the result, or float32 if that has 16 bits.
         ``state.conv`` (..., c, w - 1) may have more columns before these; the call shifts them all.
+        Its fields may differ in dtype.
+    $half_state
     A_log : array_like, shape (n,)
         The logarithm of the rate of each head.
     dt_bias : array_like, shape (n,) or (n, d)

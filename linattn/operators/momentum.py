@@ -123,6 +123,7 @@ def momentum_delta_step() -> None:
     state : State
         The memory ``s`` and its momentum ``z`` so far, both (..., d, m), of the result's dtype, or
         float32 where that has 16 bits.
+    $half_state
 
     Returns
     -------

@@ -126,6 +126,7 @@ def selective_scan_step() -> None:
     state : State
         The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
         16 bits, and ``z`` None.
+    $half_state
     z : array_like, shape (..., m), optional
         Gate: its silu multiplies the output.
 

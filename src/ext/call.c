@@ -67,7 +67,8 @@ read_core(struct la_call *call, const struct la_operation *what,
             return -1;
         }
         call->x[i].data = x[i].data;
-        call->x[i].type = x[i].wide ? LA_NATIVE : la_type_of(slot->id, what->type);
+        call->x[i].type = x[i].stored > 0 ? (enum la_type)(x[i].stored - 1)
+                                          : la_type_of(slot->id, what->type);
         for (int j = 0; j < slot->rank; j++) {
             ptrdiff_t *dim = &call->dims[la_signature_dim(signature, slot->dims[j])];
             if (*dim >= 0 && *dim != x[i].shape[lead + j]) {

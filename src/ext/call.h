@@ -13,8 +13,10 @@ struct la_tensor {
     void *data;
     int ndim;                         /* -1: left out */
     const ptrdiff_t *shape, *strides; /* strides in bytes, of any sign, or 0 */
-    int wide; /* tokens stored in the dtype of the computation, though the call's tokens
-                 have 16 bits */
+    /* How its numbers are stored: 0 as the call stores such operands; else 1 more than
+     * their la_type: tokens in the dtype of the computation, though the call's have 16
+     * bits, or a state in 16 bits. */
+    int stored;
 };
 
 /* The operator, with its variant, map and dtypes. */

@@ -10,8 +10,8 @@
  *  - suffix: the part of a gufunc's name for its optional dimension, or for the array.
  *  - numbers: the names of the operands that are numbers.
  *  - state: (name, dims) of each of the state's fields, for one sequence.
- *  - maps, normalizer, key_lengths, complex, compensated, public, elementwise: its
- *    properties (table.h).
+ *  - maps, normalizer, key_lengths, complex, compensated, half_states, public,
+ *    elementwise: its properties (table.h).
  *  - summary: what it computes, or None if a public function documents it.
  *  - gradient_of, step_of: the operator of which it is the gradient or step, or None.
  *
@@ -140,6 +140,7 @@ describe_operator(enum la_op op)
         put(dict, "key_lengths", flag(op, LA_KEYS)) ||
         put(dict, "complex", flag(op, LA_TAKES_COMPLEX)) ||
         put(dict, "compensated", flag(op, LA_COMPENSATED)) ||
+        put(dict, "half_states", flag(op, LA_HALF_STATES)) ||
         put(dict, "public", PyBool_FromLong(!internal)) ||
         put(dict, "elementwise", flag(op, LA_ELEMENTWISE)) ||
         put(dict, "summary", Py_BuildValue("z", row->doc)) ||

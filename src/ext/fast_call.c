@@ -2,10 +2,10 @@
  *
  * NumPy takes 2 us to examine the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and passes on one leading axis at a time.  Operands are
- * plain if they are exact, aligned, native arrays of one loop's dtypes, or finite
- * Python floats for numbers, eps at least 0, and outputs overlap nothing.  None for an
- * output allocates it; Ellipsis leaves out an optional operand.  Everything else,
- * including errors, is left to NumPy. */
+ * plain if they are exact, aligned, native arrays of one loop's dtypes, or states of 16
+ * bits, or finite Python floats for numbers, eps at least 0, and outputs overlap
+ * nothing.  None for an output allocates it; Ellipsis leaves out an optional operand.
+ * Everything else, including errors, is left to NumPy. */
 #include "numpy_api.h"
 
 #include "fast_call.h"
@@ -58,11 +58,11 @@ take_number(struct la_operands *c, int i)
 }
 
 static void
-set_array(struct la_operands *c, int i, int wide)
+set_array(struct la_operands *c, int i, int stored)
 {
     PyArrayObject *x = (PyArrayObject *)c->object[i];
     c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
-                                 PyArray_STRIDES(x), wide};
+                                 PyArray_STRIDES(x), stored};
 }
 
 /* Whether operand i has the dtype of the computation. */
@@ -83,15 +83,52 @@ take_omitted(struct la_operands *c, int i)
     return 1;
 }
 
+/* Of a field of the state after the tokens, the input that is the one before them; -1
+ * if there is none. */
+static int
+state_before(const struct la_operands *c, int i)
+{
+    const struct la_signature *signature = c->g->signature;
+    int j = la_is_state(signature->slots[i].id) && i >= signature->nin
+                ? signature->nin - 1
+                : -1;
+    while (j >= 0 && signature->slots[j].id + 1 != signature->slots[i].id) {
+        j--;
+    }
+    return j;
+}
+
+/* How a field of the state is stored (struct la_tensor) that has 16 bits, if the call
+ * may have such states; else 0. */
+static int
+stored_in_half(const struct la_operands *c, int i)
+{
+    const struct la_signature *signature = c->g->signature;
+    if (!(la_operators[signature->op].properties & LA_HALF_STATES) ||
+        la_loop_kinds[c->loop].dtype != LA_F32 ||
+        !la_is_state(signature->slots[i].id)) {
+        return 0;
+    }
+    if (is_plain(c->object[i], NPY_HALF)) {
+        return 1 + LA_HALF;
+    }
+    return la_loop_exists(c->g, LA_LOOP_BFLOAT) && is_plain(c->object[i], la_bfloat16())
+               ? 1 + LA_BFLOAT
+               : 0;
+}
+
 static int
 take_array(struct la_operands *c, int i)
 {
-    if (!is_plain(c->object[i], la_loop_type(c->g, c->loop, i)) ||
+    const int usual = is_plain(c->object[i], la_loop_type(c->g, c->loop, i));
+    const int before = state_before(c, i), stored = usual ? 0 : stored_in_half(c, i);
+    if ((!usual && stored == 0) ||
+        (before >= 0 && c->x[before].ndim >= 0 && c->x[before].stored != stored) ||
         (i >= c->g->signature->nin &&
          !PyArray_ISWRITEABLE((PyArrayObject *)c->object[i]))) {
         return 0;
     }
-    set_array(c, i, 0);
+    set_array(c, i, stored);
     return 1;
 }
 
@@ -160,12 +197,15 @@ make_output(struct la_operands *c, int i)
         }
     }
     const int wide = !is_native(c, i) && is_to_be_summed(c, i, shape, lead);
-    const int type =
-        wide ? la_loop_kinds[c->loop].states : la_loop_type(c->g, c->loop, i);
+    const int before = state_before(c, i);
+    const int stored = wide ? 1 + LA_NATIVE : before >= 0 ? c->x[before].stored : 0;
+    const int type = wide     ? la_loop_kinds[c->loop].states
+                     : stored ? PyArray_TYPE((PyArrayObject *)c->object[before])
+                              : la_loop_type(c->g, c->loop, i);
     c->object[i] = PyArray_SimpleNew(lead + slot->rank, shape, type);
     c->made[i] = c->object[i] != NULL;
     if (c->made[i]) {
-        set_array(c, i, wide);
+        set_array(c, i, stored);
     }
     return c->made[i] ? 1 : -1;
 }

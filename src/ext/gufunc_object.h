@@ -59,6 +59,9 @@ int la_gufunc_is(PyObject *object);
  * operator takes complex numbers. */
 int la_loop_exists(const struct la_gufunc *g, enum la_loop loop);
 
+/* NumPy's type number of bfloat16, once it was added. */
+int la_bfloat16(void);
+
 /* Adds bfloat16, given its NumPy type number; returns whether it was new. */
 int la_loop_add_bfloat16(int type);
 

@@ -29,6 +29,12 @@ la_loop_exists(const struct la_gufunc *g, enum la_loop loop)
 }
 
 int
+la_bfloat16(void)
+{
+    return bfloat16;
+}
+
+int
 la_loop_add_bfloat16(int type)
 {
     const int known = bfloat16 != NPY_NOTYPE;

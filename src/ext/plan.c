@@ -77,13 +77,37 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
+/* Whether the numbers of a token lie closer together than tokens do. */
+static int
+lies_by_tokens(const struct la_array *x)
+{
+    return (x->rs < 0 ? -x->rs : x->rs) >= (x->cs < 0 ? -x->cs : x->cs);
+}
+
+/* The rows of a part.  Of an operator with panels, too, threads share out tokens that
+ * lie one after another: they then read memory in order, while a panel has a share of
+ * every page. */
+static ptrdiff_t
+rows_of_part(const struct job *job, int threads)
+{
+    const ptrdiff_t most = la_operators[job->call->signature->op].rows;
+    const ptrdiff_t wanted = LA_EVEN_PIECES * threads;
+    const ptrdiff_t pieces = job->heads * job->sequences;
+    if (most == 0 || threads == 1 || pieces >= wanted ||
+        !(job->properties & LA_PANELS) || !lies_by_tokens(&job->head.x)) {
+        return most;
+    }
+    const ptrdiff_t rows = job->head.n / wanted * job->heads;
+    const ptrdiff_t even = (rows / LA_PART_STEP + 1) * LA_PART_STEP;
+    return even < LA_PART_ROWS ? LA_PART_ROWS : even < most ? even : most;
+}
+
 static void
-cut_rows(struct job *job)
+cut_rows(struct job *job, int threads)
 {
     const ptrdiff_t n = job->head.n;
     /* A state that is updated has to be read before the last part writes it. */
-    job->rows =
-        la_job_is_in_place(job) ? 0 : la_operators[job->call->signature->op].rows;
+    job->rows = la_job_is_in_place(job) ? 0 : rows_of_part(job, threads);
     /* Without rows there is one part: states are still passed through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
@@ -181,7 +205,7 @@ run_heads(const struct la_call *call, const struct la_watch *watch)
     }
     const int threads = all >= LA_LONG_WORK ? la_pool_get_num_threads() : 1;
     group_heads(&job, threads);
-    cut_rows(&job);
+    cut_rows(&job, threads);
     job.units = (size_t)(job.heads / job.last * job.groups * job.sequences * job.parts);
     const enum la_status status = la_run_units(&job, threads);
     la_scratch_give(&job.scratch);

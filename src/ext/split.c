@@ -31,7 +31,7 @@ static ptrdiff_t
 panels_for(const struct job *job, size_t units, int threads)
 {
     const size_t all = (size_t)threads;
-    if (threads == 1 || units >= LA_EVEN_PIECES * all ||
+    if (threads == 1 || job->parts >= threads || units >= LA_EVEN_PIECES * all ||
         !(job->properties & LA_PANELS) || la_job_is_in_place(job)) {
         return 1;
     }

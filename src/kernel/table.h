@@ -35,21 +35,22 @@ enum la_property {
     LA_NORMALIZER = 2, /* with and without the normaliser z */
     LA_KEYS = 4, /* takes the number of keys: in its variant for packed sequences, or in
                     a variant for that alone */
-    LA_PANELS = 8,           /* columns of v are independent: they may be split */
-    LA_GROUPS = 16,          /* heads that differ only in q share one state */
-    LA_PAIRS = 32,           /* cost is queries times keys */
-    LA_ELEMENTWISE = 64,     /* elementwise: a plain ufunc */
-    LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
-    LA_COMPENSATED = 256,    /* a call may carry what its sums lose (operands.def) */
-    LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
-    LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
-    LA_CHANNEL_SPLIT = 2048, /* channels may be split, with sums over them in a pass of
-                                their own (channel_split.c) */
-    LA_RUNS = 4096,          /* computes a run of heads, each with its own operands */
-    LA_LAYER_TOKEN = 8192,   /* computes one token of a layer, of which n are the heads
-                          (layer_token.h): a step without an operator for whole
-                          sequences */
-    LA_TAKES_COMPLEX = 16384 /* also takes complex64 and complex128 */
+    LA_PANELS = 8,            /* columns of v are independent: they may be split */
+    LA_GROUPS = 16,           /* heads that differ only in q share one state */
+    LA_PAIRS = 32,            /* cost is queries times keys */
+    LA_ELEMENTWISE = 64,      /* elementwise: a plain ufunc */
+    LA_INTERNAL = 128,        /* not listed by linattn.ufuncs */
+    LA_COMPENSATED = 256,     /* a call may carry what its sums lose (operands.def) */
+    LA_BACKWARD_SPLIT = 512,  /* may be computed in passes (backward_split.c) */
+    LA_INTERLEAVE = 1024,     /* can compute a head in slices (interleave.c) */
+    LA_CHANNEL_SPLIT = 2048,  /* channels may be split, with sums over them in a pass of
+                                 their own (channel_split.c) */
+    LA_RUNS = 4096,           /* computes a run of heads, each with its own operands */
+    LA_LAYER_TOKEN = 8192,    /* computes one token of a layer, of which n are the heads
+                           (layer_token.h): a step without an operator for whole
+                           sequences */
+    LA_TAKES_COMPLEX = 16384, /* also takes complex64 and complex128 */
+    LA_HALF_STATES = 32768    /* states may be stored in 16 bits */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -64,8 +65,9 @@ enum la_pass {
     LA_PASS_SUMS
 };
 
-/* Tokens may be stored in 16 bits; states are stored in the dtype of the
- * computation. */
+/* Tokens may be stored in 16 bits; states are stored in the dtype of the computation.
+ * Operators with LA_HALF_STATES also take states in 16 bits: they read them exactly,
+ * compute in float, and round once as they write. */
 enum la_kind { LA_TOKENS, LA_STATE };
 
 /* How an operand's numbers are stored: in the kernel's own dtype, in 16 bits, or as

@@ -117,6 +117,7 @@ enum {
     LA_CONV_COLS = 512,       /* such rows fit the first-level cache */
     LA_CONV_TAPS = 8,         /* of the gradients of the weights */
     LA_CONV_GROUP = 4,        /* taps of a tile in registers */
+    LA_STEP_CHAINS = 4,       /* vectors of a step of it */
     LA_CONV_LONG = 64,        /* tokens of a channel worth a call of its own */
     LA_CONV_TOKENS = 1 << 16, /* between two polls */
 
@@ -160,6 +161,11 @@ enum {
     LA_PIECE_CONV = 16384,
     LA_PIECE_NUMBERS = 32768,
     LA_PIECE_HEADS = 8,
+
+    /* Tokens of a convolution that a thread takes at least, as it loads the weights for
+     * them, and a multiple of tiles. */
+    LA_PART_ROWS = 64,
+    LA_PART_STEP = 8,
 
     /* Panels of the values (split.c).  With this many pieces per thread, an uneven
      * share costs little; narrower panels would repeat maps and scores for too little

@@ -8,6 +8,7 @@ from mamba_cases import DTYPES, agree, check, exact, normal  # noqa: E402
 
 from linattn.torch.causal_conv1d import (  # noqa: E402
     causal_conv1d_fn,
+    causal_conv1d_interface,
     causal_conv1d_update,
     causal_conv1d_varlen_states,
 )
@@ -171,6 +172,37 @@ def test_rows_of_a_larger_state():
     assert torch.equal(o[[0, 2]], known[[0, 2]]) and not o[1].any()
     before[[4, 2]] = chosen[[0, 2]].detach()
     assert torch.equal(pool, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [WIDTH - 1, WIDTH, WIDTH + 3])
+@pytest.mark.parametrize("axis", [True, False])
+@pytest.mark.parametrize("indices", [None, [4, 0, 2], [4, -1, 2]])
+def test_one_token_in_place(dtype, kept, length, axis, indices):
+    """States of any length and of 16 bits, with the bits of the way that gradients take."""
+    x = normal(BATCH, DIM, *(1,) * axis, dtype=torch.float32).detach().to(dtype)
+    weight = normal(DIM, WIDTH, dtype=torch.float32, seed=1).detach().to(dtype)
+    bias = normal(DIM, dtype=torch.float32, seed=2).detach().to(dtype)
+    rows = BATCH if indices is None else 6
+    state = normal(rows, DIM, length, dtype=torch.float32, seed=3).detach().to(kept)
+    if indices is not None:
+        indices = torch.tensor(indices, dtype=torch.int32)
+
+    def run(weight):
+        own = state.clone()
+        o = causal_conv1d_update(x, own, weight, bias, "silu", conv_state_indices=indices)
+        return o.detach(), own.detach()
+
+    with torch.no_grad():
+        o, after = run(weight)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(causal_conv1d_interface, "moved_on", lambda *args: NotImplemented)
+            expected, last = run(weight)
+    assert o.dtype is dtype
+    assert torch.equal(o, expected)
+    assert torch.equal(after, last)
+    assert not torch.equal(after, state)
 
 
 def test_states_of_packed_sequences():

@@ -35,6 +35,7 @@ class Description(NamedTuple):
     holder: type[Any] = State  #: else the named tuple that it is
     lengths: bool = False  #: whether it takes ``key_lengths``
     cast: bool = True  #: whether autocast converts the operands
+    half_states: Mapping[str, bool] = MappingProxyType({})  #: as of `Interface`
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
@@ -62,7 +63,7 @@ def of_recurrence(r: Recurrence) -> Description:
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array,
-        holder=r.holder, lengths=r.keys,
+        holder=r.holder, lengths=r.keys, half_states=r.half_states,
         sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip
 

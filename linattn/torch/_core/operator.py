@@ -158,6 +158,7 @@ class TensorOperator(Computation):
         dtype = work_dtype(args[self.values].dtype)
         state = self.states.read(name, "initial_state", initial_state, dtype)
         o, *end = self.stateful(*args, *state)
+        end = self._as_given("forward", end, "initial_state", initial_state)
         o = o if narrow is None else o.to(narrow)
         return (o, self.states.result(end, args)) if return_state else o
 
@@ -195,8 +196,15 @@ class TensorOperator(Computation):
             o, after = self.step_in_place(*args, *fields), state
         else:
             o, *end = self.new_step(*args, *fields)
+            end = self._as_given("step", end, "state", state)
             after = self.states.result(end, args)
         return o if narrow is None else o.to(narrow), after
+
+    def _as_given(self, method: str, end: list[Tensor], argument: str, given: Any) -> list[Tensor]:
+        """The fields of a new state, in 16 bits where the one before has them, if they may."""
+        if given is None or not self.description.half_states[method]:
+            return end
+        return self.states.as_given(end, self.states.read(self.name, argument, given, None))
 
     def _direct(
         self, function: Any, operands: Sequence[Any], given: dict[str, Any], options: dict[str, Any]
@@ -214,7 +222,9 @@ class TensorOperator(Computation):
         dtype = like.dtype
         for name, x in given.items():  # where messages of arrays and tensors differ
             if name in ("state", "initial_state"):
-                fits = self.states.has_fields(x, work_dtype(dtype))
+                method = "step" if name == "state" else "forward"
+                halves = self.description.half_states[method]
+                fits = self.states.has_fields(x, work_dtype(dtype), halves=halves)
                 if not (fits and self._alike(operands, dtype)):
                     return NotImplemented
             elif isinstance(x, Tensor) and x.is_floating_point():

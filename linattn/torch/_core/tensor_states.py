@@ -40,13 +40,16 @@ class States:
         fields = State._fields[:2] if self._holder is State else self._holder._fields
         return f"linattn.{self._holder.__name__}({', '.join(fields)})"
 
-    def has_fields(self, state: Any, dtype: torch.dtype) -> bool:
-        """Whether a state has the type that it is to have, and its first array that dtype."""
+    def has_fields(self, state: Any, dtype: torch.dtype, *, halves: bool = False) -> bool:
+        """Whether a state has the type that it is to have, and its first array that dtype, or,
+        with ``halves``, 16 bits where that is float32."""
         if not self.one_array:
             if not isinstance(state, tuple) or not self._may_have(len(state)):
                 return False
             state = state[0]
-        return isinstance(state, Tensor) and state.dtype is dtype
+        if not isinstance(state, Tensor):
+            return False
+        return state.dtype is dtype or (halves and _is_half(state, dtype))
 
     def read(
         self, name: str, argument: str, state: Any, dtype: torch.dtype | None
@@ -73,6 +76,13 @@ class States:
             fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
         return tuple(fields)
 
+    def as_given(self, fields: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor]:
+        """Fields of a new state, those that were given in 16 bits rounded to these."""
+        return [
+            x if y is None or not _is_half(y, x.dtype) else x.to(y.dtype)
+            for x, y in zip(fields, given, strict=True)
+        ]
+
     def result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
         """The state that an operator returned, whose absent arrays are empty tensors there."""
         if self.one_array:
@@ -96,3 +106,8 @@ class States:
         """Its fields, as operators return them."""
         fields = (state,) if self.one_array else state[: len(self.fields)]
         return tuple([conversions.nothing() if x is None else x for x in fields])
+
+
+def _is_half(x: Tensor, computed: torch.dtype) -> bool:
+    """Whether a state has 16 bits and is computed with in float32."""
+    return computed is torch.float32 and x.dtype in (torch.float16, torch.bfloat16)

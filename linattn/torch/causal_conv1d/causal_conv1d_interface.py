@@ -8,11 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+<<<<<<< HEAD
 from ..._core.checks import wrong_shape
 from .._core.conversions import writable
 from .._core.seq_idx import at_first, numbered, packing
 from ..fla._layout import check_axes, check_given, check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
+=======
+from .._core.conv_update import moved_on
+from .._core.seq_idx import at_first, numbered, packing
+from ..fla._layout import check_shape, check_tensor
+from ..operators import causal_conv1d
+from ._checks import check_channels_first, check_given
+>>>>>>> states16
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 
@@ -187,8 +195,9 @@ def causal_conv1d_update(
 
     Notes
     -----
-    Without gradients, one float32 token is computed without a copy of the state.  Gradients flow
-    through the state.
+    Without gradients, one token of the dtype of the filters is computed without a copy of the
+    state, which may be float32 or have 16 bits, and whose rows are found by their indices unless
+    one is negative.  Gradients flow through the state.
 
     Examples
     --------
@@ -200,6 +209,14 @@ def causal_conv1d_update(
     """
     name = "causal_conv1d_update"
     check_tensor(name, "x", x)
+    if cache_seqlens is None and (x.ndim == 2 or x.shape[2:] == (1,)):
+        token = x if x.ndim == 2 else x[..., 0]
+        o: Any = moved_on(
+            token, conv_state, weight, bias, ACTIVATIONS.get(activation, activation),
+            conv_state_indices,
+        )  # fmt: skip
+        if o is not NotImplemented:
+            return o if x.ndim == 2 else o[..., None]
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
     batch, dim = _check(name, tokens, weight, bias, activation)
     rows = None
@@ -241,17 +258,10 @@ def shifted(
     """
     length, n = state.shape[-1], x.shape[-1]
     extra = length - weight.shape[-1] + 1
-    dtypes = {y.dtype for y in (x, state, weight)}
-    if (
-        n == 1 and extra < length and dtypes == {torch.float32}
-        and writable(state, x, weight, bias)
-    ):  # fmt: skip
-        if extra:
-            state[..., :extra] = state[..., 1 : extra + 1].clone()
-        o, _ = causal_conv1d_step(
-            x[..., 0], weight, state[..., extra:], bias, activation=activation, in_place=True
-        )
-        return o[..., None]
+    if n == 1:
+        o = moved_on(x[..., 0], state, weight, bias, activation)
+        if o is not NotImplemented:
+            return o[..., None]
     inputs = torch.cat([state, x], -1)
     o = causal_conv1d(
         inputs[..., length:].mT, weight, bias, activation=activation,

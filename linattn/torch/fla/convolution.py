@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+<<<<<<< HEAD
 from ..._core.checks import wrong_shape
+=======
+from .._core.conv_update import moved_on
+>>>>>>> states16
 from .._core.conversions import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
@@ -101,12 +105,12 @@ def causal_conv1d_update(
         raise wrong_shape(
             name, "x", x, f"one token of {d} channels for each of the {n} sequences in cache"
         )
-    token = x.reshape(n, d)
-    y, _ = causal_conv1d_step(
-        token, weight, cache[..., 1:], bias, activation=_activation(name, activation)
-    )
-    with torch.no_grad():
-        cache.copy_(torch.cat([cache[..., 1:], token.unsqueeze(-1).to(cache.dtype)], -1))
+    token, activation = x.reshape(n, d), _activation(name, activation)
+    y = moved_on(token, cache, weight, bias, activation)
+    if y is NotImplemented:
+        y, _ = causal_conv1d_step(token, weight, cache[..., 1:], bias, activation=activation)
+        with torch.no_grad():
+            cache.copy_(torch.cat([cache[..., 1:], token.unsqueeze(-1).to(cache.dtype)], -1))
     y = y.to(promotion([x.dtype])).reshape(x.shape)
     return y if residual is None else y + residual, cache
 

@@ -85,12 +85,10 @@ write_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const vec 
     if (some == VL && is_dense(x, n)) {
         vec columns[LA_ZIP_MAX];
         vcolumns(columns, rows, n);
-        LA_BY_TYPE(
-            x->type,
-            LA_EACH(i, n) { vwrite(to + i * VL * size_of(type), columns[i], type); });
+        LA_BY_TYPE(x->type, vwrite_each(to, VL * size_of(type), columns, n, type));
     }
     else if (some == VL && by_rows(x)) {
-        LA_BY_TYPE(x->type, LA_EACH(i, n) { vwrite(to + i * x->rs, rows[i], type); });
+        LA_BY_TYPE(x->type, vwrite_each(to, x->rs, rows, n, type));
     }
     else {
         _Alignas(LA_ALIGN) T copy[LA_ZIP_MAX * VL];
@@ -107,10 +105,11 @@ struct filter_step {
     int silu;
 };
 
-/* Channels [j, j + some).  An input that the filters do not reach has the weight 0. */
-INLINE void
-step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int w,
-             const int d)
+/* The sums of channels [j, j + some), whose inputs move on.  An input that the filters
+ * do not reach has the weight 0. */
+INLINE vec
+sum_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int w,
+            const int d)
 {
     vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y = {0};
     read_channels(in, &r->s0, j, some, d);
@@ -122,11 +121,26 @@ step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int
     LA_EACH(k, d + 1) {
         y = vfma(weight[k], in[k], y);
     }
-    if (r->silu) {
-        y = vsilu(y);
-    }
-    write_channels(&r->y, j, some, &y, 1);
     write_channels(&r->s1, j, some, &in[1], d);
+    return y;
+}
+
+/* n vectors of channels from j on, together, as silu is a chain of many operations; a
+ * single one may have `some` channels. */
+INLINE void
+step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int n,
+             const int w, const int d)
+{
+    vec y[LA_CHAINS];
+    LA_EACH(i, n) {
+        y[i] = sum_filters(r, j + i * VL, some, w, d);
+    }
+    if (r->silu) {
+        vsilu_each(y, n);
+    }
+    LA_EACH(i, n) {
+        write_channels(&r->y, j + i * VL, some, &y[i], 1);
+    }
 }
 
 /* All channels; nonzero: stop. */
@@ -144,11 +158,15 @@ step_all_filters(const struct la_head *h, const int w, const int d)
     };
     const ptrdiff_t m = h->m; /* which no write can change */
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t j = 0; j < m; j += VL) {
-        if (give_up(h, &until_poll, VL * w)) {
+    const ptrdiff_t whole = m / (LA_STEP_CHAINS * VL) * (LA_STEP_CHAINS * VL);
+    for (ptrdiff_t j = 0; j < whole; j += LA_STEP_CHAINS * VL) {
+        if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
             return 1;
         }
-        step_filters(&r, j, m - j < VL ? m - j : VL, w, d);
+        step_filters(&r, j, VL, LA_STEP_CHAINS, w, d);
+    }
+    for (ptrdiff_t j = whole; j < m; j += VL) {
+        step_filters(&r, j, m - j < VL ? m - j : VL, 1, w, d);
     }
     return 0;
 }

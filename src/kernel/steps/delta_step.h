@@ -109,21 +109,22 @@ load_step(const struct la_head *h, struct delta_step_scratch *r,
     return resets && rule == GATED_STEP;
 }
 
-/* All columns of the state; nonzero: stop. */
+/* All columns of the state, of numbers of that type; nonzero: stop. */
 INLINE int
-delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
-                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
+delta_step_state_of(const struct la_head *h, const struct delta_step_scratch *r,
+                    ptrdiff_t *until_poll, const enum step_rule rule, const int resets,
+                    const enum la_type type)
 {
     const struct la_array from = h->s0, to = h->s1;
     if (by_vectors(&from, &to)) {
         const struct rotation by = rotation_of(&from, &to, h->d, h->m), none = {0};
-        return !resets && by.shift > 0
+        return type == LA_NATIVE && !resets && by.shift > 0
                    ? delta_step_rotated(h, r, until_poll, from, to, &by, rule)
                    : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,
-                                        resets);
+                                        resets, type);
     }
     if (both_by_columns(&from, &to)) {
-        return delta_step_squares(h, r, until_poll, &from, &to, rule, resets);
+        return delta_step_squares(h, r, until_poll, &from, &to, rule, resets, type);
     }
     for (ptrdiff_t j = 0; j < h->m; j++) {
         if (give_up(h, until_poll, 3 * h->d)) {
@@ -132,6 +133,40 @@ delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
         delta_step_column(r, &from, &to, h->d, j, rule, resets);
     }
     return 0;
+}
+
+/* The same of 16 bits.  Not inlined: compilers give the loops over other states fewer
+ * registers beside these. */
+static __attribute__((noinline)) int
+delta_step_halves(const struct la_head *h, const struct delta_step_scratch *r,
+                  ptrdiff_t *until_poll, enum step_rule rule, int resets)
+{
+    int stop = 0;
+    switch (rule) {
+    case DELTA_STEP:
+        LA_BY_TYPE(h->s1.type,
+                   stop = delta_step_state_of(h, r, until_poll, DELTA_STEP, 0, type));
+        break;
+    case DPLR_STEP:
+        LA_BY_TYPE(h->s1.type,
+                   stop = delta_step_state_of(h, r, until_poll, DPLR_STEP, 0, type));
+        break;
+    default:
+        LA_BY_TYPE(
+            h->s1.type,
+            stop = resets ? delta_step_state_of(h, r, until_poll, GATED_STEP, 1, type)
+                          : delta_step_state_of(h, r, until_poll, GATED_STEP, 0, type));
+    }
+    return stop;
+}
+
+INLINE int
+delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
+                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
+{
+    return h->s1.type == LA_NATIVE
+               ? delta_step_state_of(h, r, until_poll, rule, resets, LA_NATIVE)
+               : delta_step_halves(h, r, until_poll, rule, resets);
 }
 
 INLINE int

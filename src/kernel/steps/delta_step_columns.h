@@ -10,11 +10,12 @@
 /* x += s^T e, y += s^T a for a square of contiguous columns. */
 INLINE void
 delta_step_read_square(const struct delta_step_scratch *r, const struct la_array *from,
-                       const struct square at, vec *x, vec *y, const int resets)
+                       const struct square at, vec *x, vec *y, const int resets,
+                       const enum la_type type)
 {
     vec s[VL];
     LA_EACH(c, VL) {
-        s[c] = c < at.cols ? vread_some(square_column(from, at, c), at.rows, LA_NATIVE)
+        s[c] = c < at.cols ? vread_some(square_column(from, at, c), at.rows, type)
                            : (vec){0};
     }
     vtranspose(s);
@@ -29,7 +30,8 @@ delta_step_read_square(const struct delta_step_scratch *r, const struct la_array
 INLINE void
 delta_step_write_square(const struct delta_step_scratch *r, const struct la_array *from,
                         const struct la_array *to, const struct square at, const T *u,
-                        const enum step_rule rule, const int resets)
+                        const enum step_rule rule, const int resets,
+                        const enum la_type type)
 {
     const struct write_factors f = {
         .b = vload(&r->b[at.i]),
@@ -37,10 +39,10 @@ delta_step_write_square(const struct delta_step_scratch *r, const struct la_arra
         .decay = rule != DELTA_STEP ? vload(&r->decay[at.i]) : (vec){0}};
     LA_EACH(c, VL) {
         if (c < at.cols) {
-            const vec s = vread_some(square_column(from, at, c), at.rows, LA_NATIVE);
+            const vec s = vread_some(square_column(from, at, c), at.rows, type);
             const vec v = rule == DPLR_STEP ? vset1(r->v[at.j + c]) : (vec){0};
-            vstore_pieces(square_column(to, at, c), at.rows,
-                          delta_step_new(s, f, vset1(u[c]), v, rule, resets));
+            vwrite_pieces(square_column(to, at, c), at.rows,
+                          delta_step_new(s, f, vset1(u[c]), v, rule, resets), type);
         }
     }
 }
@@ -49,7 +51,8 @@ delta_step_write_square(const struct delta_step_scratch *r, const struct la_arra
 INLINE void
 delta_step_square_columns(const struct la_head *h, const struct delta_step_scratch *r,
                           const struct la_array *from, const struct la_array *to,
-                          ptrdiff_t j, const enum step_rule rule, const int resets)
+                          ptrdiff_t j, const enum step_rule rule, const int resets,
+                          const enum la_type type)
 {
     const struct delta_step_scratch rows = *r; /* in registers */
     const ptrdiff_t d = h->d, cols = h->m - j;
@@ -57,13 +60,14 @@ delta_step_square_columns(const struct la_head *h, const struct delta_step_scrat
     vec x = {0}, y = {0};
     for (ptrdiff_t i = 0; i < d; i += VL) {
         LA_BY_SQUARE(i, j, d - i, cols,
-                     delta_step_read_square(&rows, from, at, &x, &y, resets));
+                     delta_step_read_square(&rows, from, at, &x, &y, resets, type));
     }
     delta_step_values(r, j, &x, y, vload(&r->v[j]), rule);
     vstore(u, x);
     for (ptrdiff_t i = 0; i < d; i += VL) {
-        LA_BY_SQUARE(i, j, d - i, cols,
-                     delta_step_write_square(&rows, from, to, at, u, rule, resets));
+        LA_BY_SQUARE(
+            i, j, d - i, cols,
+            delta_step_write_square(&rows, from, to, at, u, rule, resets, type));
     }
 }
 
@@ -72,13 +76,13 @@ INLINE int
 delta_step_squares(const struct la_head *h, const struct delta_step_scratch *r,
                    ptrdiff_t *until_poll, const struct la_array *from,
                    const struct la_array *to, const enum step_rule rule,
-                   const int resets)
+                   const int resets, const enum la_type type)
 {
     for (ptrdiff_t j = 0; j < h->m; j += VL) {
         if (give_up(h, until_poll, 3 * h->d * VL)) {
             return 1;
         }
-        delta_step_square_columns(h, r, from, to, j, rule, resets);
+        delta_step_square_columns(h, r, from, to, j, rule, resets, type);
     }
     return 0;
 }
@@ -94,7 +98,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
     const T v = r->v[j];
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
-        memcpy(&s, in + i * from->rs, sizeof(T));
+        s = read_one(in + i * from->rs, from->type);
         s = resets && r->decay[i] == 0 ? 0 : s;
         x = fma_one(r->erases[i], s, x);
         y = fma_one(r->reads[i], s, y);
@@ -107,7 +111,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
     }
     r->o[j] = fma_one(r->dot, x, y);
     for (ptrdiff_t i = 0; i < d; i++) {
-        memcpy(&s, in + i * from->rs, sizeof(T));
+        s = read_one(in + i * from->rs, from->type);
         if (rule != DELTA_STEP) {
             s = resets && r->decay[i] == 0 ? 0 : s * r->decay[i];
         }
@@ -115,7 +119,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
             s = fma_one(r->k[i], v, s);
         }
         s = fma_one(r->b[i], x, s);
-        memcpy(out + i * to->rs, &s, sizeof(T));
+        write_one(out + i * to->rs, s, to->type);
     }
 }
 

@@ -52,7 +52,8 @@ delta_step_read_row(const struct read_factors f, const char *in, vec x[], vec y[
 {
     LA_EACH(t, tile.nr - tile.seam) {
         const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
-        const vec s = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
+        const ptrdiff_t byte = t * VL * size_of(tile.type);
+        const vec s = held(vread_some(in + byte, count, tile.type));
         delta_step_sum(f, s, &x[t], &y[t], tile.resets);
     }
 }
@@ -136,7 +137,7 @@ delta_step_new(vec s, const struct write_factors f, vec u, vec v,
     return vfma(f.b, u, s);
 }
 
-/* Writes `count` numbers of a vector. */
+/* Writes `count` numbers of the seam. */
 INLINE void
 delta_step_put(char *out, ptrdiff_t count, vec s, const struct write_factors f, vec u,
                vec v, const struct step_tile tile)
@@ -149,10 +150,18 @@ INLINE void
 delta_step_write_row(const struct write_factors f, const char *in, char *out,
                      const vec u[], const vec v[], const struct step_tile tile)
 {
+    vec s[LA_STEP_NR];
     LA_EACH(t, tile.nr - tile.seam) {
-        const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
-        const vec s = vread_some(in + byte, count, LA_NATIVE);
-        delta_step_put(out + byte, count, s, f, u[t], v[t], tile);
+        const ptrdiff_t byte = t * VL * size_of(tile.type);
+        const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
+        s[t] = delta_step_new(vread_some(in + byte, count, tile.type), f, u[t], v[t],
+                              tile.rule, tile.resets);
+        if (!writes_pairs(tile)) {
+            vwrite_pieces(out + byte, count, s[t], tile.type);
+        }
+    }
+    if (writes_pairs(tile)) {
+        vwrite_each(out, VL * size_of(tile.type), s, tile.nr, tile.type);
     }
 }
 
@@ -163,7 +172,7 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
                  const struct step_tile tile, const struct rotation *by)
 {
     const struct delta_step_scratch rows = *r; /* in registers */
-    const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t byte = tile.j * size_of(tile.type);
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
     const ptrdiff_t last = tile.nr - 1, seam = last * LA_VBYTES;
     const struct write_factors first = write_factors(&rows, 0, tile.rule);
@@ -219,7 +228,7 @@ delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
         return 1;
     }
     vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
-    delta_step_read(r, from->data + tile.j * (ptrdiff_t)sizeof(T), from->rs, d, x, y,
+    delta_step_read(r, from->data + tile.j * size_of(tile.type), from->rs, d, x, y,
                     tile, by);
     LA_EACH(t, tile.nr) {
         const ptrdiff_t col = tile.j + t * VL;
@@ -249,14 +258,14 @@ INLINE int
 delta_step_columns(const struct la_head *h, const struct delta_step_scratch *r,
                    ptrdiff_t *until_poll, const struct la_array *from,
                    const struct la_array *to, const struct rotation *by,
-                   const enum step_rule rule, const int resets)
+                   const enum step_rule rule, const int resets, const enum la_type type)
 {
     int stop = 0;
-    LA_BY_STEP_TILES(h->m, stop = stop ||
-                                  delta_step_tiles(h, r, until_poll, from, to,
-                                                   (struct step_tile){col, nr, some, 0,
-                                                                      rule, resets},
-                                                   by));
+    LA_BY_STEP_TILES(
+        h->m, stop = stop ||
+                     delta_step_tiles(
+                         h, r, until_poll, from, to,
+                         (struct step_tile){col, nr, some, 0, rule, resets, type}, by));
     return stop;
 }
 
@@ -276,7 +285,8 @@ delta_step_rotated(const struct la_head *h, const struct delta_step_scratch *r,
         rotated.beta.rows.x = r->rotated_beta;
         rotate_row(rotated.beta.rows.x, r->beta.rows.x, h->m, by->shift);
     }
-    if (delta_step_columns(h, &rotated, until_poll, &from, &to, by, rule, 0)) {
+    if (delta_step_columns(h, &rotated, until_poll, &from, &to, by, rule, 0,
+                           LA_NATIVE)) {
         return 1;
     }
     rotate_row(r->o, rotated.o, h->m, h->m - by->shift);

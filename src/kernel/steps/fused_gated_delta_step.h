@@ -121,14 +121,12 @@ load_gates(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     }
 }
 
-/* The step of a run of heads of values from the one of that head of keys on, counted
- * from the first of these heads. */
+/* The step of the first run of heads of values: those of the first head of keys. */
 static struct la_head
 step_run(const struct la_head *h, const struct fused_gated_delta_scratch *r,
-         const struct key_heads *heads, ptrdiff_t key)
+         const struct key_heads *heads)
 {
-    const ptrdiff_t keys = heads->keys * h->d, value = key * heads->repeats;
-    const ptrdiff_t at = heads->after + value;
+    const ptrdiff_t keys = heads->keys * h->d;
     const ptrdiff_t next_keys = heads->repeats == 1 ? h->d : 0;
     struct la_head step = inner_head(h, &r->rest);
     step.group = heads->repeats == 1 ? heads->keys : heads->repeats;
@@ -136,16 +134,30 @@ step_run(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     step.m = step.all_m = h->m;
     step.map = h->map;
     step.scale = h->scale;
-    step.q = scratch_row(r->x + key * h->d, next_keys);
-    step.k = scratch_row(r->x + keys + key * h->d, next_keys);
-    step.v = scratch_row(r->x + 2 * keys + value * h->m, h->m);
-    step.g = scratch_row(r->g + value * r->g_step, r->g_step);
+    step.q = scratch_row(r->x, next_keys);
+    step.k = scratch_row(r->x + keys, next_keys);
+    step.v = scratch_row(r->x + 2 * keys, h->m);
+    step.g = scratch_row(r->g, r->g_step);
     step.g.has_channels = h->a.has_channels;
-    step.beta = scratch_row(r->beta + value, 1);
-    step.o = scratch_row(r->o.x + value * r->o.ld, r->o.ld);
-    step.s0 = shifted(&h->s0, at * h->s0.step);
-    step.s1 = shifted(&h->s1, at * h->s1.step);
+    step.beta = scratch_row(r->beta, 1);
+    step.o = scratch_row(r->o.x, r->o.ld);
+    step.s0 = shifted(&h->s0, heads->after * h->s0.step);
+    step.s1 = shifted(&h->s1, heads->after * h->s1.step);
     return step;
+}
+
+/* Moves to the run of the next head of keys. */
+INLINE void
+next_run(struct la_head *step)
+{
+    const ptrdiff_t keys = step->d * (ptrdiff_t)sizeof(T);
+    struct la_array *const moved[] = {&step->v, &step->g,  &step->beta,
+                                      &step->o, &step->s0, &step->s1};
+    for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++) {
+        moved[i]->data += step->group * moved[i]->step;
+    }
+    step->q.data += keys;
+    step->k.data += keys;
 }
 
 /* The steps of all these heads; nonzero: stop.  One run computes those that share keys,
@@ -155,11 +167,12 @@ step_heads(const struct la_head *h, const struct fused_gated_delta_scratch *r,
            const struct key_heads *heads)
 {
     const ptrdiff_t runs = heads->repeats == 1 ? 1 : heads->keys;
+    struct la_head step = step_run(h, r, heads); /* KiB, so made once */
     for (ptrdiff_t key = 0; key < runs; key++) {
-        const struct la_head step = step_run(h, r, heads, key);
         if (run_gated_delta_step(&step)) {
             return 1;
         }
+        next_run(&step);
     }
     return 0;
 }

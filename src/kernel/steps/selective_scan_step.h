@@ -87,29 +87,30 @@ next_channel(struct states *x)
  * product with C is added to y.  Padding is kept out: an infinite u makes it NaN. */
 INLINE vec
 step_states(const struct states x, ptrdiff_t l, vec B, vec C, T delta, T u,
-            ptrdiff_t some, vec y)
+            ptrdiff_t some, vec y, const enum la_type type)
 {
     const vec a = vread_part(x.A + l * x.A_step, x.A_step, some, LA_NATIVE);
-    const vec s = vread_part(x.s0 + l * x.s0_step, x.s0_step, some, LA_NATIVE);
+    const vec s = vread_part(x.s0 + l * x.s0_step, x.s0_step, some, type);
     const vec after = vfma(vexp2(vset1(delta) * a), s, vset1(u) * B);
-    vwrite_part(x.s1 + l * x.s1_step, x.s1_step, some, after, LA_NATIVE);
+    vwrite_part(x.s1 + l * x.s1_step, x.s1_step, some, after, type);
     return vfma(C, some < VL ? vkeep(first_lanes(some), after) : after, y);
 }
 
 /* The channel's states after the token, and their products with C by lane. */
 INLINE vec
-step_channel(const struct states x, const T *B, const T *C, T delta, T u, ptrdiff_t f)
+step_channel(const struct states x, const T *B, const T *C, T delta, T u, ptrdiff_t f,
+             const enum la_type type)
 {
     const ptrdiff_t whole = f / VL * VL;
     vec y = (vec){0};
     for (ptrdiff_t l = 0; l < whole; l += VL) {
-        y = step_states(x, l, vload(&B[l]), vload(&C[l]), delta, u, VL, y);
+        y = step_states(x, l, vload(&B[l]), vload(&C[l]), delta, u, VL, y, type);
     }
     if (whole == f) {
         return y;
     }
     return step_states(x, whole, vload(&B[whole]), vload(&C[whole]), delta, u,
-                       f - whole, y);
+                       f - whole, y, type);
 }
 
 /* Lane i of the result is the sum of the lanes of x[i], as lane_sums has it, of another
@@ -148,18 +149,20 @@ sums_of_read(vec x[])
  * half the time. */
 INLINE vec
 step_whole(struct states x, const T *B, const T *C, const T *delta, const T *u,
-           const int vectors)
+           const int vectors, const enum la_type type)
 {
     vec b[4], c[4], read[VL];
     LA_EACH(l, vectors) {
         b[l] = vload(&B[l * VL]);
         c[l] = vload(&C[l * VL]);
     }
-    x.A_step = x.s0_step = x.s1_step = sizeof(T);
+    x.A_step = sizeof(T);
+    x.s0_step = x.s1_step = size_of(type);
     LA_EACH(k, VL) {
         read[k] = (vec){0};
         LA_EACH(l, vectors) {
-            read[k] = step_states(x, l * VL, b[l], c[l], delta[k], u[k], VL, read[k]);
+            read[k] =
+                step_states(x, l * VL, b[l], c[l], delta[k], u[k], VL, read[k], type);
         }
         next_channel(&x);
     }
@@ -169,11 +172,11 @@ step_whole(struct states x, const T *B, const T *C, const T *delta, const T *u,
 /* The same of `some` channels of any states. */
 static vec
 step_any(struct states x, const T *B, const T *C, const T *delta, const T *u,
-         ptrdiff_t some, ptrdiff_t f)
+         ptrdiff_t some, ptrdiff_t f, enum la_type type)
 {
     vec read[VL] = {{0}};
     for (ptrdiff_t k = 0; k < some; k++) {
-        read[k] = step_channel(x, B, C, delta[k], u[k], f);
+        read[k] = step_channel(x, B, C, delta[k], u[k], f, type);
         next_channel(&x);
     }
     return sums_of_read(read);
@@ -183,15 +186,15 @@ step_any(struct states x, const T *B, const T *C, const T *delta, const T *u,
  * y.  `vectors`: of a channel's states where they lie as such, or 0. */
 INLINE void
 step_channels(const struct la_head *h, const struct selective_scan_step_scratch *r,
-              ptrdiff_t col, ptrdiff_t cols, const int vectors)
+              ptrdiff_t col, ptrdiff_t cols, const int vectors, const enum la_type type)
 {
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         const struct states x = states_of(h, col + j);
         const T *delta = r->delta + j, *u = r->u + j;
         const vec read =
             vectors > 0 && cols - j >= VL
-                ? step_whole(x, r->B, r->C, delta, u, vectors)
-                : step_any(x, r->B, r->C, delta, u, lanes_from(h, col + j), h->f);
+                ? step_whole(x, r->B, r->C, delta, u, vectors, type)
+                : step_any(x, r->B, r->C, delta, u, lanes_from(h, col + j), h->f, type);
         vstore(&r->y[j], vload(&r->y[j]) + read);
     }
 }
@@ -200,8 +203,8 @@ step_channels(const struct la_head *h, const struct selective_scan_step_scratch 
 static int
 whole_vectors(const struct la_head *h)
 {
-    const ptrdiff_t size = sizeof(T), vectors = h->f / VL;
-    const int adjacent = h->A.cs == size && h->s0.cs == size && h->s1.cs == size;
+    const ptrdiff_t vectors = h->f / VL;
+    const int adjacent = by_rows(&h->A) && by_rows(&h->s0) && by_rows(&h->s1);
     const int known = vectors == 1 || vectors == 2 || vectors == 4;
     return adjacent && known && h->f % VL == 0 ? (int)vectors : 0;
 }
@@ -227,16 +230,16 @@ step_panel(const struct la_head *h, const struct selective_scan_step_scratch *r,
 {
     switch (whole_vectors(h)) {
     case 1:
-        step_channels(h, r, col, cols, 1);
+        LA_BY_TYPE(h->s1.type, step_channels(h, r, col, cols, 1, type));
         break;
     case 2:
-        step_channels(h, r, col, cols, 2);
+        LA_BY_TYPE(h->s1.type, step_channels(h, r, col, cols, 2, type));
         break;
     case 4:
-        step_channels(h, r, col, cols, 4);
+        LA_BY_TYPE(h->s1.type, step_channels(h, r, col, cols, 4, type));
         break;
     default:
-        step_channels(h, r, col, cols, 0);
+        step_channels(h, r, col, cols, 0, h->s1.type);
     }
 }
 

@@ -102,10 +102,18 @@ INLINE void
 step_row(const struct step_factors f, const char *in, char *out, const vec v[],
          vec sum[], const struct step_tile tile)
 {
+    vec s[LA_STEP_NR];
     LA_EACH(t, tile.nr - tile.seam) {
-        const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
-        const vec old = held(vread_some(in + byte, count, LA_NATIVE));
-        vstore_pieces(out + byte, count, step_vector(f, old, v[t], &sum[t], tile.rule));
+        const ptrdiff_t byte = t * VL * size_of(tile.type);
+        const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
+        const vec old = held(vread_some(in + byte, count, tile.type));
+        s[t] = step_vector(f, old, v[t], &sum[t], tile.rule);
+        if (!writes_pairs(tile)) {
+            vwrite_pieces(out + byte, count, s[t], tile.type);
+        }
+    }
+    if (writes_pairs(tile)) {
+        vwrite_each(out, VL * size_of(tile.type), s, tile.nr, tile.type);
     }
 }
 
@@ -116,7 +124,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end,
           const struct step_tile tile, const struct rotation *by)
 {
-    const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t byte = tile.j * size_of(tile.type);
     /* In locals: the compiler assumes that stores change what pointers lead to. */
     const struct step_scratch rows = *r;
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
@@ -185,9 +193,8 @@ step_column(const struct step_scratch *r, const struct la_array *from,
 {
     T sum = 0;
     for (ptrdiff_t i = l; i < end; i++) {
-        T old, s;
-        memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
-        s = old;
+        const T old = read_one(from->data + i * from->rs + j * from->cs, from->type);
+        T s = old;
         if (rule & LA_STEP_GATED) {
             s = fma_one(r->change[i], old, r->keep[i] != 0 ? old : 0);
         }
@@ -195,7 +202,7 @@ step_column(const struct step_scratch *r, const struct la_array *from,
             s = 0;
         }
         s = fma_one(r->b[i], r->v[j], s);
-        memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
+        write_one(to->data + i * to->rs + j * to->cs, s, to->type);
         sum = fma_one(r->a[i], rule & LA_STEP_BEFORE ? old : s, sum);
     }
     r->o[j] += sum;
@@ -204,7 +211,8 @@ step_column(const struct step_scratch *r, const struct la_array *from,
 /* Updates a square of contiguous columns; returns sum + a^T s or a^T old. */
 INLINE vec
 step_square(const struct step_scratch *r, const struct la_array *from,
-            const struct la_array *to, const struct square at, vec sum, const int rule)
+            const struct la_array *to, const struct square at, vec sum, const int rule,
+            const enum la_type type)
 {
     const int gated = rule & LA_STEP_GATED;
     const struct step_factors f = {.b = vload(&r->b[at.i]),
@@ -215,10 +223,9 @@ step_square(const struct step_scratch *r, const struct la_array *from,
     LA_EACH(c, VL) {
         x[c] = (vec){0};
         if (c < at.cols) {
-            const vec old =
-                held(vread_some(square_column(from, at, c), at.rows, LA_NATIVE));
+            const vec old = held(vread_some(square_column(from, at, c), at.rows, type));
             const vec s = step_new(f, old, vset1(r->v[at.j + c]), rule);
-            vstore_pieces(square_column(to, at, c), at.rows, s);
+            vwrite_pieces(square_column(to, at, c), at.rows, s, type);
             x[c] = rule & LA_STEP_BEFORE ? old : s;
         }
     }
@@ -235,7 +242,7 @@ step_square(const struct step_scratch *r, const struct la_array *from,
 INLINE int
 step_columns(const struct la_head *h, const struct step_scratch *r,
              ptrdiff_t *until_poll, const struct la_array *from,
-             const struct la_array *to, const int rule)
+             const struct la_array *to, const int rule, const enum la_type type)
 {
     const struct step_scratch rows = *r; /* in registers */
     for (ptrdiff_t j = 0; j < h->m; j += VL) {
@@ -248,7 +255,7 @@ step_columns(const struct la_head *h, const struct step_scratch *r,
             vec sum = {0};
             for (ptrdiff_t i = l; i < end; i += VL) {
                 LA_BY_SQUARE(i, j, end - i, h->m - j,
-                             sum = step_square(&rows, from, to, at, sum, rule));
+                             sum = step_square(&rows, from, to, at, sum, rule, type));
             }
             o += sum;
         }
@@ -271,7 +278,7 @@ load_step_rows(const struct la_head *h, const struct step_scratch *r)
 INLINE int
 step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
           const struct la_array *from, const struct la_array *to,
-          const struct rotation *by, const int rule)
+          const struct rotation *by, const int rule, const enum la_type type)
 {
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
@@ -281,10 +288,12 @@ step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unti
         }
         if (by_vectors(from, to)) {
             LA_BY_STEP_TILES(
-                h->m, step_tiles(h, r, from, to, l, end,
-                                 (struct step_tile){
-                                     .j = col, .nr = nr, .some = some, .rule = rule},
-                                 by));
+                h->m,
+                step_tiles(
+                    h, r, from, to, l, end,
+                    (struct step_tile){
+                        .j = col, .nr = nr, .some = some, .rule = rule, .type = type},
+                    by));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {
@@ -294,18 +303,19 @@ step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unti
     return 0;
 }
 
-/* Writes the state after the token, and adds what the query reads to o. */
+/* Writes the state after the token, of numbers of that type, and adds what the query
+ * reads to o. */
 INLINE int
-step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
-           const int rule)
+step_state_of(const struct la_head *h, const struct step_scratch *r,
+              ptrdiff_t *until_poll, const int rule, const enum la_type type)
 {
     struct la_array from = h->s0, to = h->s1;
     const struct rotation by = rotation_of(&from, &to, h->d, h->m);
     if (both_by_columns(&from, &to)) {
-        return step_columns(h, r, until_poll, &from, &to, rule);
+        return step_columns(h, r, until_poll, &from, &to, rule, type);
     }
-    if (by.shift == 0) {
-        return step_rows(h, r, until_poll, &from, &to, &by, rule);
+    if (type != LA_NATIVE || by.shift == 0) {
+        return step_rows(h, r, until_poll, &from, &to, &by, rule, type);
     }
     struct step_scratch rotated = *r;
     rotated.v = r->rotated_v;
@@ -314,11 +324,20 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
     rotate_row(rotated.o, r->o, h->m, by.shift);
     from.data += by.shift * (ptrdiff_t)sizeof(T);
     to.data += by.shift * (ptrdiff_t)sizeof(T);
-    if (step_rows(h, &rotated, until_poll, &from, &to, &by, rule)) {
+    if (step_rows(h, &rotated, until_poll, &from, &to, &by, rule, type)) {
         return 1;
     }
     rotate_row(r->o, rotated.o, h->m, h->m - by.shift);
     return 0;
+}
+
+INLINE int
+step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
+           const int rule)
+{
+    int stop = 0;
+    LA_BY_TYPE(h->s1.type, stop = step_state_of(h, r, until_poll, rule, type));
+    return stop;
 }
 
 /* z <- z + b; returns a.z */

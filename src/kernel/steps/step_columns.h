@@ -41,7 +41,7 @@ struct square {
 INLINE char *
 square_column(const struct la_array *x, const struct square at, int c)
 {
-    return x->data + (at.j + c) * x->cs + at.i * (ptrdiff_t)sizeof(T);
+    return x->data + (at.j + c) * x->cs + at.i * x->rs;
 }
 
 #endif

@@ -19,7 +19,8 @@
 
 #include "chunk.h"
 
-/* Vectors of 32 bytes cross a line half as often, and smaller ones do not. */
+/* Vectors of 32 bytes, and of 16-bit numbers, cross a line half as often, and smaller
+ * ones do not. */
 #define LA_ROTATES (LA_VBYTES > 32)
 
 /* By how many columns the rows of a state are rotated. */
@@ -35,14 +36,24 @@ struct step_tile {
     int nr;
     ptrdiff_t some;
     int seam;
-    int rule, resets; /* what the step does, in its own terms */
+    int rule, resets;  /* what the step does, in its own terms */
+    enum la_type type; /* of the state's numbers */
 };
+
+/* Whether the vectors of a row are rounded in pairs, to 16 bits, rather than written as
+ * they are computed, which is faster in the dtype of the computation. */
+INLINE int
+writes_pairs(const struct step_tile tile)
+{
+    return tile.type != LA_NATIVE && tile.some == VL;
+}
 
 /* Whether a tile ends with a seam. */
 INLINE int
 ends_in_seam(const struct step_tile tile, const struct rotation *by, ptrdiff_t m)
 {
-    return LA_ROTATES && by->shift > 0 && tile.j + tile.nr * VL == m;
+    return LA_ROTATES && tile.type == LA_NATIVE && by->shift > 0 &&
+           tile.j + tile.nr * VL == m;
 }
 
 #if LA_ROTATES
@@ -51,9 +62,10 @@ rotation_of(const struct la_array *from, const struct la_array *to, ptrdiff_t d,
             ptrdiff_t m)
 {
     const ptrdiff_t size = sizeof(T), row = m * size;
+    const int native = from->type == LA_NATIVE && to->type == LA_NATIVE;
     const ptrdiff_t past = (ptrdiff_t)((uintptr_t)to->data % LA_VBYTES);
-    const int whole = d > 0 && m > 0 && by_rows(to) && by_rows(from) && m % VL == 0 &&
-                      from->rs == row && to->rs == row;
+    const int whole = native && d > 0 && m > 0 && by_rows(to) && by_rows(from) &&
+                      m % VL == 0 && from->rs == row && to->rs == row;
     struct rotation by = {0};
     if (whole && past % size == 0) {
         by.shift = past > 0 ? (LA_VBYTES - past) / size : 0;

@@ -149,6 +149,7 @@ vwrite(char *p, vec x, enum la_type type)
 }
 
 #if defined(__AVX512F__) && LA_HAS_HALVES
+/* Whether there is a NaN in the pairs of n vectors. */
 INLINE int
 any_nan(const vec x[], const int n)
 {
@@ -177,7 +178,7 @@ to_bfloats(vec x, vec y)
 }
 #endif
 
-/* n vectors, `step` bytes apart; n is 1 or even. */
+/* n vectors, `step` bytes apart. */
 INLINE void
 vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
             const enum la_type type)
@@ -189,6 +190,9 @@ vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
             char *to = p + 2 * i * step;
             *(u16_any *)to = (u16_any)_mm512_castsi512_si256(both);
             *(u16_any *)(to + step) = (u16_any)_mm512_extracti64x4_epi64(both, 1);
+        }
+        if (n % 2 == 1) {
+            vwrite(p + (n - 1) * step, x[n - 1], type);
         }
         return;
     }
@@ -227,6 +231,48 @@ vwrite_some(char *p, ptrdiff_t count, vec x, enum la_type type)
     }
 #endif
     vstore_part(p, count, x);
+}
+
+/* Stores the first `count` <= VL numbers at p without masks (vstore_pieces). */
+INLINE void
+vwrite_pieces(char *p, ptrdiff_t count, vec x, enum la_type type)
+{
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        _Alignas(LA_ALIGN) uint16_t lanes[VL];
+        if (count == VL) {
+            vwrite(p, x, type);
+            return;
+        }
+        *(u16 *)lanes = to_bits(x, type);
+        copy_part(p, (const char *)lanes, 2 * count);
+        return;
+    }
+#endif
+    (void)type;
+    vstore_pieces(p, count, x);
+}
+
+/* The number at p, and x there. */
+INLINE T
+read_one(const char *p, enum la_type type)
+{
+    T x;
+    if (type != LA_NATIVE) {
+        return vread_some(p, 1, type)[0];
+    }
+    memcpy(&x, p, sizeof(T));
+    return x;
+}
+
+INLINE void
+write_one(char *p, T x, enum la_type type)
+{
+    if (type != LA_NATIVE) {
+        vwrite_pieces(p, 1, vset1(x), type);
+        return;
+    }
+    memcpy(p, &x, sizeof(T));
 }
 
 INLINE void
