@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, Self
@@ -95,6 +97,15 @@ class Library:
         """Replace a function at its place."""
         self.places.append(place)
         place.put()
+
+    def warn(self, name: str, problem: str, stacklevel: int) -> None:
+        """Warn of a function that is not the one that is known, and not replaced."""
+        version = getattr(sys.modules.get(self.name), "__version__", "of no version")
+        warnings.warn(
+            f"linattn.torch.patch_{self.name}: {self.name} {version}: {name}{problem}; it is left "
+            "as it is",
+            stacklevel=stacklevel,
+        )
 
     def names(self) -> list[str]:
         """The functions that are replaced at present."""

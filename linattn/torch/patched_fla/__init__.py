@@ -105,10 +105,10 @@ def _replace(stand_in: StandIn, swaps: dict[int, Any]) -> None:
         owner = getattr(owner, kind) if kind else owner
         original = getattr(owner, attribute)
     except (ImportError, AttributeError):
-        _warn(stand_in, " is not found")
+        LIBRARY.warn(stand_in.full_name, " is not found", stacklevel=7)
         return
     if original is not None and (problem := _mismatch(original, stand_in)):
-        _warn(stand_in, problem)
+        LIBRARY.warn(stand_in.full_name, problem, stacklevel=7)
         return
     registry = registry_of(original)
     if registry is not None:
@@ -141,12 +141,3 @@ def _mismatch(original: Any, stand_in: StandIn) -> str:
     except (AttributeError, TypeError, ValueError):
         return " cannot be inspected"
     return "" if found == known else f"({', '.join(found)}) does not take ({', '.join(known)})"
-
-
-def _warn(stand_in: StandIn, problem: str) -> None:
-    version = getattr(sys.modules.get("fla"), "__version__", "of no version")
-    warnings.warn(
-        f"linattn.torch.patch_fla: fla {version}: {stand_in.full_name}{problem}; it is left as it "
-        "is",
-        stacklevel=7,
-    )

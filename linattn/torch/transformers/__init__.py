@@ -13,7 +13,6 @@ import importlib
 import inspect
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -159,12 +158,7 @@ def _replace(
         return
     full = f"{module.__name__}.{name}"
     if stand_in is not None and (problem := _mismatch(original, stand_in)):
-        version = getattr(sys.modules.get("transformers"), "__version__", "of no version")
-        warnings.warn(
-            f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
-            "it is left as it is",
-            stacklevel=7,
-        )
+        LIBRARY.warn(full, problem, stacklevel=8)
         return
     ours = make(original)
     LIBRARY.replace(Place(owner, attribute, full, original, ours))
