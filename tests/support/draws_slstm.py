@@ -156,7 +156,7 @@ class _Model:
 
 def _over_repeats(x, error, operand):
     """Errors of sums over the axes along which an operand was broadcast."""
-    total = error + abs(x)
+    total = error + 4 * abs(x)
     total = total.sum(tuple(range(total.ndim - operand.ndim)))
     axes = tuple(i for i, size in enumerate(operand.shape) if size == 1 != total.shape[i])
     return total.sum(axes, keepdims=True)
