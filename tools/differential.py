@@ -35,6 +35,7 @@ from draws import Lot, Trial, laid
 from draws_operators import attention, step
 from draws_rows import convolution, feature_map, function, log_decay
 from draws_scans import scan
+from draws_slstm import slstm
 from layouts import LAYOUTS
 from states import flat
 
@@ -44,7 +45,7 @@ FAMILIES = [
     family
     for family, share in (
         (attention, 20), (step, 6), (convolution, 4), (log_decay, 1), (feature_map, 2),
-        (function, 1), (scan, 12),
+        (function, 1), (scan, 12), (slstm, 3),
     )
     for _ in range(share)
 ]  # fmt: skip
@@ -169,15 +170,16 @@ def same(isa: str, i: int, x, y) -> None:
             )
 
 
-def failure(seed: int, number: int, isas: tuple[str, ...]) -> str | None:
-    """What is wrong with a case, and the line that repeats it; None where all is right."""
+def failure(seed: int, number: int, isas: tuple[str, ...], more: str = "") -> str | None:
+    """What is wrong with a case, and the line that repeats it, with ``more`` options; None where
+    all is right."""
     trial, before = None, _linattn.force_stages(CHUNKS)
     try:
         with np.errstate(all="ignore"):
             trial = draw(seed, number)
             check(trial, isas)
     except Exception as error:
-        again = f"python tools/differential.py --seed {seed} --first {number} --cases 1"
+        again = f"python tools/differential.py --seed {seed} --first {number} --cases 1{more}"
         return f"{again}\n  {trial}\n  {type(error).__name__}: {error}"
     finally:
         _linattn.force_stages(before)
@@ -195,9 +197,10 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     isas = (chosen.isa,) if chosen.isa else settings.available_isas()
     _linattn.poison_scratch(0xFF if chosen.poison else 0)
+    more = f"{f' --isa {chosen.isa}' if chosen.isa else ''}{' --poison' * chosen.poison}"
     start, failed = time.monotonic(), 0
     for number in range(chosen.first, chosen.first + chosen.cases):
-        if message := failure(chosen.seed, number, isas):
+        if message := failure(chosen.seed, number, isas, more):
             failed += 1
             print(message, flush=True)
             if not chosen.keep_going:

@@ -176,16 +176,22 @@ def wkv_of_transformers(*sizes: int) -> Calls:
     return Calls(PyTorch.call(lambda _, *x: function(*x)[0], given), ours, ours())
 
 
-def slstm_loop(torch, x, R, b):
-    """sLSTM token by token, all gates and heads of a token in one product."""
-    batch, n, gates, heads, d = x.shape
+def slstm_loop(torch, x, R, b, packages=False):
+    """sLSTM token by token, all gates and heads of a token in one product.
+
+    That of the loops in the packages xlstm and flashrnn copies the weights for every sequence.
+    """
+    batch, _, gates, heads, d = x.shape
     sigmas, weights = torch.nn.functional.logsigmoid, R.permute(1, 3, 0, 2).flatten(-2)
     h = c = total = m = x.new_zeros(batch, heads, d)
     outputs = []
-    for t in range(n):
-        # matmul of rows, as in the xlstm package, would copy the weights for every sequence.
-        read = torch.einsum("bhj,hjk->bhk", h, weights).view(batch, heads, gates, d)
-        i, f, z, o = (x[:, t] + read.transpose(1, 2) + b).unbind(1)
+    for t, xt in enumerate(x.unbind(1)):
+        if packages:
+            read = h.unsqueeze(2).matmul(weights)
+        else:
+            read = torch.einsum("bhj,hjk->bhk", h, weights)
+        read = read.view(batch, heads, gates, d)
+        i, f, z, o = (xt + read.transpose(1, 2) + b).unbind(1)
         past = sigmas(f) + m
         m = torch.maximum(past, i) if t else i
         kept, write = torch.exp(past - m), torch.exp(i - m)
@@ -195,13 +201,13 @@ def slstm_loop(torch, x, R, b):
     return torch.stack(outputs, 1)
 
 
-def slstm(backward: bool, batch: int, n: int, heads: int, d: int) -> Calls:
+def slstm(backward: bool, batch: int, n: int, heads: int, d: int, packages: bool = False) -> Calls:
     """A forward pass; or one and its gradients."""
     rng = np.random.default_rng(0)
     shapes = (batch, n, 4, heads, d), (4, heads, d, d), (4, heads, d), (batch, n, heads, d)
     x, R, b, c = (rng.standard_normal(y).astype(np.float32) for y in shapes)
     R /= np.float32(d**0.5)
-    loop = PyTorch.call(slstm_loop, (x, R, b, c), backward)
+    loop = PyTorch.call(partial(slstm_loop, packages=packages), (x, R, b, c), backward)
     if not backward:
         return Calls(lambda: loop()[0], partial(linattn.slstm, x, R, b), same=1e-2)
     return Calls(
@@ -237,6 +243,10 @@ ROWS = [
         [Transformers]),
     *(Row(f"PyTorch loop / slstm{what}, batch {batch}, 4 heads, d = {d}", partial(slstm, backward),
           (batch, 512, 4, d), [PyTorch])
+      for d in (64, 128, 256) for batch in (1, 16)
+      for what, backward in (("", False), (" and slstm_backward", True))),
+    *(Row(f"loop of flashrnn / slstm{what}, batch {batch}, 4 heads, d = {d}",
+          partial(slstm, backward, packages=True), (batch, 128, 4, d), [PyTorch], 10.0, True)
       for d in (64, 128, 256) for batch in (1, 16)
       for what, backward in (("", False), (" and slstm_backward", True))),
     Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", partial(associative, JAX, in_jax),

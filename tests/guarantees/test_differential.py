@@ -51,7 +51,7 @@ FUNCTIONS = [
         for end in ("", "_backward")
     ),
     *(row.step for row in RECURRENCES.values()),
-    *(name + end for name in draws_scans.ROWS for end in ("", "_backward", "_step")),
+    *(name + end for name in (*draws_scans.ROWS, "slstm") for end in ("", "_backward", "_step")),
     "causal_conv1d_step",
 ]
 
@@ -105,13 +105,17 @@ def failures(name):
 def test_a_failure_says_how_to_repeat_it(monkeypatch, capsys):
     f = linattn.causal
     monkeypatch.setattr(linattn, "causal", lambda *x, **y: nudged(f(*x, **y), 1))
-    assert differential.main(["--cases", "300", "--isa", ISAS[0]]) == 1
-    line = capsys.readouterr().out.splitlines()[0]
-    command, arguments = line.split(".py ")
-    assert command == "python tools/differential"
-    assert differential.main(arguments.split()) == 1
-    monkeypatch.undo()
-    assert differential.main(arguments.split()) == 0
+    try:
+        assert differential.main(["--cases", "300", "--isa", ISAS[0], "--poison"]) == 1
+        line = capsys.readouterr().out.splitlines()[0]
+        command, arguments = line.split(".py ")
+        assert command == "python tools/differential"
+        assert arguments.endswith(f"--cases 1 --isa {ISAS[0]} --poison")
+        assert differential.main(arguments.split()) == 1
+        monkeypatch.undo()
+        assert differential.main(arguments.split()) == 0
+    finally:
+        _linattn.poison_scratch(0)
 
 
 def test_a_case_depends_on_its_number_alone():

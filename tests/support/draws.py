@@ -71,7 +71,7 @@ class Trial(NamedTuple):
         shapes = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in pairs)
         options = {
             name: [*map(np.shape, x)]
-            if isinstance(x, State)
+            if isinstance(x, tuple)
             else x.shape
             if name in self.state_ways
             else x
@@ -265,11 +265,11 @@ def clean(trial: Trial) -> dict[str, np.ndarray]:
 
 def laid(state, ways):
     """A copy of a state or an array, with each array in its own layout or all in one layout."""
-    if not isinstance(state, State):
+    if not isinstance(state, tuple):
         return ways(state.copy())
-    ways = ways if isinstance(ways, State) else (ways,) * len(state)
+    ways = ways if isinstance(ways, tuple) else (ways,) * len(state)
     pairs = zip(state, ways, strict=True)
-    return State(*(y if y is None else way(y.copy()) for y, way in pairs))
+    return type(state)(*(y if y is None else way(y.copy()) for y, way in pairs))
 
 
 def draw_out(lot: Lot, arrays, shape: tuple, dtype: np.dtype) -> tuple:

@@ -25,6 +25,8 @@ class Row(NamedTuple):
     optional: tuple[str, ...] = ()
     padded: tuple[str, ...] = ()  # operands that are not read past the last key
     broadcast: bool = False  # whether tokens and channels are broadcast as well
+    holder: type = State
+    positive: int = 1  # the field that is a sum of positive numbers
 
 
 ROWS = {
@@ -175,13 +177,20 @@ def states(lot, row, end, batch, sizes, dtype, options) -> dict:
         if key == "state" or lot.chance(0.4):
             whole = options.get("in_place", False)
             fields = [
-                field(lot, batch, (*packed, *(sizes[x] for x in letters)), dtype, whole, i == 1)
+                field(
+                    lot,
+                    batch,
+                    (*packed, *(sizes[x] for x in letters)),
+                    dtype,
+                    whole,
+                    i == row.positive,
+                )
                 for i, letters in enumerate(row.state)
             ]
             if not options.get("normalize", True):
                 fields[1] = None, None
             x, way = zip(*fields, strict=True)
-            options[key], ways[key] = State(*x), State(*way)
+            options[key], ways[key] = row.holder(*x), row.holder(*way)
     return ways
 
 

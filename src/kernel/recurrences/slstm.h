@@ -182,7 +182,7 @@ slstm_tokens(const struct la_head *h, const struct slstm_scratch *r,
     for (ptrdiff_t k = 0; k < count; k++) {
         load_slstm_gates(r->gates.x + k * r->gates.ld, h, r->step, s + k, t);
     }
-    add_product(r->gates, before, count, r->R, h->d, LA_GATES * r->step);
+    add_product(r->gates, before, count, r->R, h->d, LA_GATES * r->step, t & 1);
     for (ptrdiff_t k = 0; k < count; k++) {
         const struct slstm_rows cell = cell_at(r, k);
         slstm_update(r->gates.x + k * r->gates.ld, r->bias, r->step, cell, cell,

@@ -126,7 +126,7 @@ recompute_chunk(const struct la_head *h, const struct slstm_backward_scratch *r,
         load_slstm_gates(gates_at(r, k, i), h, f->step, s, t.first + i);
     }
     add_product((struct block){gates_at(r, k, 0), r->gates.ld}, outputs, t.rows, f->R,
-                h->d, LA_GATES * f->step);
+                h->d, LA_GATES * f->step, 0);
     copy_cell(row_of(&r->cells, cells),
               row_of(&r->kept, k * r->chunks + t.first / LA_SLSTM_TOKENS), f->step);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
@@ -172,7 +172,7 @@ reverse_tokens(const struct la_head *h, const struct slstm_backward_scratch *r,
                       row_of(&r->cells, cell + 1), row_of(&r->d, k), dh);
         clear(dh, step);
     }
-    add_product(r->dh, gates, count, r->R, LA_GATES * step, step);
+    add_product(r->dh, gates, count, r->R, LA_GATES * step, step, t & 1);
 }
 
 /* dx of the tokens t of sequence s, the k-th, and their shares of dR and db. */

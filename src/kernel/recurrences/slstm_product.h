@@ -72,15 +72,18 @@ product_columns(struct block o, struct block a, ptrdiff_t rows, const T *w, ptrd
     }
 }
 
-/* O (rows, W) += A (rows, K) W (K, W). */
+/* O (rows, W) += A (rows, K) W (K, W).  A product of one row takes the wide tiles of W
+ * `backwards` or not: after one in the other direction, the last ones are in the
+ * first-level cache. */
 static void
 add_product(struct block o, struct block a, ptrdiff_t rows, const T *w, ptrdiff_t K,
-            ptrdiff_t W)
+            ptrdiff_t W, int backwards)
 {
-    const ptrdiff_t wide = LA_PRODUCT_WIDE * VL;
-    ptrdiff_t j = 0;
-    for (; rows == 1 && j + wide <= W; j += wide) {
-        product_columns(block_at(o, 0, j), a, 1, w + j * K, K, 1, LA_PRODUCT_WIDE);
+    const ptrdiff_t wide = LA_PRODUCT_WIDE * VL, tiles = rows == 1 ? W / wide : 0;
+    ptrdiff_t j = tiles * wide;
+    for (ptrdiff_t i = 0; i < tiles; i++) {
+        const ptrdiff_t at = (backwards ? tiles - 1 - i : i) * wide;
+        product_columns(block_at(o, 0, at), a, 1, w + at * K, K, 1, LA_PRODUCT_WIDE);
     }
     for (; j + 4 * VL <= W; j += 4 * VL) {
         product_columns(block_at(o, 0, j), a, rows, w + j * K, K, LA_PRODUCT_ROWS, 4);
