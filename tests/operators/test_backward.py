@@ -57,4 +57,3 @@ def test_derivative_at_the_kink():
         dq, dk, _ = f(zero, zero, g, g, feature_map="elu", **options)
         np.testing.assert_array_equal(dq, one)
         np.testing.assert_array_equal(dk, one)
-
