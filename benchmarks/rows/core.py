@@ -8,7 +8,6 @@ import sys
 from functools import partial
 
 import numpy as np
-from adapters import Wheel
 
 import linattn
 from linattn._cli.bench import ROWS as MAIN
@@ -66,10 +65,6 @@ def imports(count: int) -> list[float]:
     return [float(run()) for _ in range(count)]
 
 
-def wheel() -> list[float]:
-    return [Wheel.files()[-1].stat().st_size / 1e6]
-
-
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ROWS = [
     *MAIN[:2],
@@ -86,5 +81,4 @@ ROWS = [
                             ("delta_backward", 2**18, 64))),
     Row("causal on (4, 8) arrays, beside np.matmul", small, (4, 8), goal=5, unit="us"),
     Row("import linattn after import numpy", imports, (25,), goal=30, unit="ms", tiny=(1,)),
-    Row("wheel", wheel, (), peers=[Wheel], goal=2, unit="MB"),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from adapters import by_chunk, compiled_wy, token_by_token, wy
+from adapters import by_chunk, compiled_wy, wy
 
 from linattn._cli.bench import MODES
 from linattn._cli.peers import PyTorch
@@ -13,7 +13,6 @@ from linattn._cli.rows import Calls, Row
 from .gated import against_plain, backward, step
 
 FORMS = {
-    "PyTorch, token by token": (lambda torch, *x, chunk: token_by_token(torch, *x), (0,), 20.0),
     "PyTorch, chunked": (wy, (32, 64), 4.0),
     "torch.compile, chunked": (compiled_wy, (32, 64), 4.0),
 }

@@ -24,12 +24,12 @@ SHAPES = {64: HEADS8, 128: (16, 2048, 128)}
 MORE = {
     "causal": (), "noncausal": (), "delta": ("beta",), "gated": ("g",),
     "gated_delta": ("g", "beta"), "dplr": ("a", "b", "g"),
-    "momentum_delta": ("p", "g", "mu", "beta", "eta"), "mlstm": ("i", "f"),
+    "momentum_delta": ("p", "g", "mu", "beta", "eta"),
 }  # fmt: skip
 #: The map in a kernel's name, if it is not the identity, and the numbers that it takes.
 MAPS = {
     "causal": ("_elu", (1.0, 1e-6)), "noncausal": ("_elu", (1.0, 1e-6)),
-    "dplr": ("", (1.0,)), "momentum_delta": ("", (1.0,)), "mlstm": ("", (1.0, 1e-6)),
+    "dplr": ("", (1.0,)), "momentum_delta": ("", (1.0,)),
 }  # fmt: skip
 #: The operator without gates, and the goals against it: a gate per token, and by channel.
 RULES = {
@@ -40,10 +40,9 @@ KINDS = ((False, ""), (True, " by channel"))
 
 
 def arrays(heads: int, n: int, d: int, channels: bool = False) -> dict[str, np.ndarray]:
-    """Operands by name, those of dplr, momentum_delta and mlstm included."""
+    """Operands by name, those of dplr and momentum_delta included."""
     x = draw(heads, n, d, channels=channels)
     kappa = np.roll(x["k"], 1, 0 if heads > 1 else 1)
-    x |= {"i": x["beta"], "f": 2 + x["beta"]}
     x |= {"p": x["k"], "mu": 2 * x["g"], "eta": 1 - x["beta"]}
     return x | {"a": -kappa, "b": kappa * x["beta"][..., None]}
 
@@ -193,15 +192,6 @@ def mamba2_operands(x: dict):
     return [x["q"], x["k"], x["v"], -x["g"], x["grad_out"]], call
 
 
-def mlstm(*sizes: int) -> Calls:
-    """xLSTM's chunked form."""
-    x = arrays(*sizes)
-    operands = [y[None] for y in taken(x, "mlstm")]
-    function = Transformers.module("xlstm").mlstm_chunkwise_native_autograd
-    theirs = PyTorch.call(lambda _, *x: function(*x)[0], [*operands, x["grad_out"]])
-    return Calls(theirs, partial(linattn.mlstm, *operands))
-
-
 def _of_transformers():
     """As its models run it, and, without a goal, with the chunk length that is fastest here."""
     for heads, n, d in SHAPES.values():
@@ -229,9 +219,6 @@ ROWS = [
     *(Row(f"momentum_delta / gated_delta, d = {d}",
           partial(against_plain, "momentum_delta", "gated_delta", False), sizes, goal=2.2)
       for d, sizes in SHAPES.items()),
-    *(Row(f"momentum_delta_backward / momentum_delta, d = {d}",
-          partial(backward, "momentum_delta", False), sizes, goal=6.0)
-      for d, sizes in SHAPES.items()),
     *(Row(f"{dtype} {name} / float32", partial(half, name, dtype), peers=[ML_DTYPES], goal=1.0)
       for name in RULES for dtype in ("float16", "bfloat16")),
     Row("causal_conv1d with silu, 4,096 tokens of 2,048 channels, w = 4 / np.copyto", convolution,
@@ -239,9 +226,4 @@ ROWS = [
     Row("PyTorch's conv1d and silu / linattn, of the same", convolution_in_torch, (4096, 2048),
         [PyTorch], 3.0, True),
     *_of_transformers(),
-    *(Row(f"{name}, d = {d}", make, sizes, needed) for d, sizes in SHAPES.items()
-      for name, make, needed in (
-          ("mlstm / gated", partial(against_plain, "mlstm", "gated", False), []),
-          ("mlstm_backward / mlstm", partial(backward, "mlstm", False), []),
-          ("mlstm_chunkwise_native / mlstm", mlstm, [Transformers]))),
 ]  # fmt: skip

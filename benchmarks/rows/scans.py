@@ -77,23 +77,6 @@ def backward(n: int, m: int) -> Calls:
     return Calls(partial(linattn.selective_scan_backward, **x, softplus=True), forward(x))
 
 
-def channels_first(n: int, m: int) -> Calls:
-    x = operands(n, m)
-    turned = {key: y.T.copy().T if key in ("x", "dt", "z") else y for key, y in x.items()}
-    out = np.empty((m, n), np.float32).T
-    return Calls(forward(turned, out=out), forward(x, out=np.empty((n, m), np.float32)))
-
-
-def as_heads(n: int, m: int) -> Calls:
-    """Channels as heads of one value each, without z, D and the softplus."""
-    x = operands(n, m)
-    dt, (A, B, C) = 0.1 * abs(x["dt"]), (x[key] for key in "ABC")
-    plain = partial(linattn.selective_scan, x["x"], dt, A, B, C, out=np.empty((n, m), np.float32))
-    g, v = dt.T[:, :, None] * A[:, None], (dt * x["x"]).T[:, :, None].copy()
-    gated = partial(linattn.gated, C, B, v, g, out=np.empty_like(v))
-    return Calls(plain, lambda: gated()[..., 0].T, plain().copy())
-
-
 def step(rows: int, m: int) -> Calls:
     """A token of some sequences."""
     x = operands(rows, m)
@@ -111,19 +94,14 @@ def combine(left: Any, right: Any) -> Any:
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
-def in_torch(torch, a, x):
-    module = importlib.import_module("torch._higher_order_ops.associative_scan")
-    return module.associative_scan(combine, (a, x), dim=1, combine_mode="generic")[1]
-
-
 def in_jax(_, a, x):
     return importlib.import_module("jax.lax").associative_scan(combine, (a, x), axis=1)[1]
 
 
-def associative(peer, form, *shape: int) -> Calls:
+def associative(*shape: int) -> Calls:
     a, x = factors(*shape)
     ours = partial(linattn.linear_scan, a, x)
-    return Calls(peer.call(form, [a, x, x]), ours, ours())
+    return Calls(JAX.call(in_jax, [a, x, x]), ours, ours())
 
 
 def of_transformers(torch, x, dt, A, B, C, D, z, dt_bias):
@@ -156,24 +134,6 @@ def tensor_code(form, ours, reverse: bool, n: int, m: int) -> Calls:
         return lambda: call()[:2]
 
     return Calls(first(call_of(form)), first(call_of(ours) if ours else call), wanted)
-
-
-def wkv(n: int, m: int) -> dict[str, Any]:
-    """Operands of RWKV-4's attention; Transformers takes the logarithm of w."""
-    x = operands(n, m)
-    return {"k": x["x"][None], "v": x["z"][None], "w": np.exp(x["D"]), "u": x["dt_bias"]}
-
-
-def wkv_backward(*sizes: int) -> Calls:
-    x = wkv(*sizes)
-    return Calls(partial(linattn.wkv_backward, **x, grad_out=x["v"]), partial(linattn.wkv, **x))
-
-
-def wkv_of_transformers(*sizes: int) -> Calls:
-    x, ours = wkv(*sizes), partial(linattn.wkv, **wkv(*sizes))
-    given = [np.log(x["w"]), x["u"], x["k"], x["v"], x["v"]]
-    function = Transformers.module("rwkv").rwkv_linear_attention_cpu
-    return Calls(PyTorch.call(lambda _, *x: function(*x)[0], given), ours, ours())
 
 
 def slstm_loop(torch, x, R, b, packages=False):
@@ -223,14 +183,8 @@ ROWS = [
     *(Row(f"linear_scan {shape}, a number for a / scipy.signal.lfilter", constant, shape, [SCIPY],
           1.0) for shape in ((8, 4096, 64), (1, 1 << 20, 1))),
     Row(f"selective_scan_backward / selective_scan, {SHAPE}", backward, (N, M), goal=4.0),
-    Row(f"selective_scan of (channels, tokens) / of (tokens, channels), {SHAPE}", channels_first,
-        (N, M), goal=1.2),
-    Row(f"selective_scan / gated with channels as heads, gates given, {SHAPE}", as_heads, (N, M),
-        goal=1.0),
     Row(f"selective_scan_step of 8 sequences, m = {M:,}, r = {R} / copy of the states", step,
         (8, M), goal=1.3),
-    Row("torch associative_scan / linear_scan (8, 4096, 64)",
-        partial(associative, PyTorch, in_torch), peers=[PyTorch], goal=5.0, least=True),
     *(Row(f"mamba_selective_scan / selective_scan, {mode}, m = {M:,}, r = {R}, n = {SHORT}",
           partial(tensor_code, of_transformers, None, reverse), (SHORT, M), [Transformers],
           20.0 if reverse else 30.0, True) for reverse, mode in MODES),
@@ -238,9 +192,6 @@ ROWS = [
           partial(tensor_code, partial(of_stand_in, "selective_scan_ref"),
                   partial(of_stand_in, "selective_scan_fn"), reverse), (SHORT, NARROW), [PyTorch],
           10.0, True) for reverse, mode in MODES),
-    Row("wkv_backward / wkv, m = 2,048", wkv_backward, (1024, 2048)),
-    Row("rwkv_linear_attention_cpu / wkv, m = 2,048", wkv_of_transformers, (1024, 2048),
-        [Transformers]),
     *(Row(f"PyTorch loop / slstm{what}, batch {batch}, 4 heads, d = {d}", partial(slstm, backward),
           (batch, 512, 4, d), [PyTorch])
       for d in (64, 128, 256) for batch in (1, 16)
@@ -249,6 +200,6 @@ ROWS = [
           partial(slstm, backward, packages=True), (batch, 128, 4, d), [PyTorch], 10.0, True)
       for d in (64, 128, 256) for batch in (1, 16)
       for what, backward in (("", False), (" and slstm_backward", True))),
-    Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", partial(associative, JAX, in_jax),
-        peers=[JAX], goal=5.0, least=True),
+    Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", associative, peers=[JAX], goal=5.0,
+        least=True),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adapters import JAX, peer
+from adapters import peer
 
 import linattn
 from linattn._cli.peers import Peer
@@ -48,13 +48,13 @@ def one_thread() -> None:
     linattn.set_num_threads(1)
 
 
-def in_dask(name: str, blocks: int, workers: int, n: int, d: int) -> Calls:
+def in_dask(name: str, n: int, d: int) -> Calls:
     dask, da = (importlib.import_module(x) for x in ("dask", "dask.array"))
     one_thread()
     x, function = draw(1, n, d), getattr(linattn, name)
     arrays = [x[key][0] for key in ("q", "k", "v", "grad_out")[: 3 + name.endswith("backward")]]
-    lazy = function(*(da.from_array(x, chunks=(n // blocks, d)) for x in arrays))
-    run = partial(dask.persist, lazy, scheduler="threads", num_workers=workers)
+    lazy = function(*(da.from_array(x, chunks=(n // 4, d)) for x in arrays))
+    run = partial(dask.persist, lazy, scheduler="threads", num_workers=2)
     return Calls(run, partial(function, *arrays))
 
 
@@ -89,13 +89,6 @@ def block_of_cluster(blocks: int, tokens: int) -> list[float]:
     return times[1:]
 
 
-def in_jit(n: int, d: int) -> Calls:
-    jax, ours = (importlib.import_module(x) for x in ("jax", "linattn.jax"))
-    x = jax.numpy.ones((n, d))
-    calls = jax.jit(lambda x: ours.causal(x, x, x)), jax.jit(lambda x: x + 1)
-    return Calls(*(lambda f=f: f(x).block_until_ready() for f in calls))
-
-
 @functools.cache
 def ranks(n: int, rounds: int) -> dict[str, Any]:
     """What ranks.py prints."""
@@ -118,18 +111,11 @@ DASK, DISTRIBUTED = peer("dask"), peer("distributed")
 #: Tokens and width; tokens and rounds.
 SIZES, ROUNDS, BLOCKS = (2**21, 64), (2**21, 7), (256, 64)
 ROWS = [
-    *(Row(what, partial(in_dask, name, blocks, workers), SIZES, [DASK], goal, threads=2)
-      for what, name, blocks, workers, goal in (
-          ("causal, two dask workers / one thread, 4 blocks", "causal", 4, 2, 0.6),
-          ("the same, 16 blocks", "causal", 16, 2, None),
-          ("the same, one dask worker, 16 blocks", "causal", 16, 1, None),
-          ("causal_backward, two dask workers / one thread, 4 blocks", "causal_backward", 4, 2,
-           None))),
+    *(Row(f"{name}, two dask workers / one thread, 4 blocks", partial(in_dask, name), SIZES, [DASK],
+          goal, threads=2) for name, goal in (("causal", 0.6), ("causal_backward", None))),
     Row("dask, a block beside its computing, threads", block, BLOCKS, [DASK], 3, unit="ms"),
     Row("dask, the same on a cluster of two processes", block_of_cluster, BLOCKS, [DISTRIBUTED], 3,
         unit="ms"),
-    Row("linattn.jax.causal of (4, 8) in jit, beyond x + 1", in_jit, (4, 8), [JAX], 20,
-        unit="+us"),
     *(Row(what, partial(in_mpi, name), ROUNDS, [MPI], goal)
       for what, name, goal in (
           ("causal, two MPI ranks / one thread", "causal", 0.6),

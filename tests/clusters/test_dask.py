@@ -126,14 +126,11 @@ def test_scans_in_one_chunk():
         ValueError, match="linear_scan: return_state is 'exact'; expected True or F"
     ):
         linattn.linear_scan(a, chunked(V), return_state="exact")
-    with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
-        linattn.linear_scan(a, chunked(V), reverse=1)
-    with pytest.raises(ValueError, match="linear_scan: a has shape"):
-        linattn.linear_scan(np.ones(3), chunked(V))
-    with pytest.raises(ValueError, match="linear_scan: a has shape"):
-        linattn.linear_scan(np.ones(3), chunked(V * 1j))
-    with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
-        linattn.linear_scan(a, chunked(V * 1j), reverse=1)
+    for values in map(chunked, (V, V * 1j)):
+        with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
+            linattn.linear_scan(a, values, reverse=1)
+        with pytest.raises(ValueError, match="linear_scan: a has shape"):
+            linattn.linear_scan(np.ones(3), values)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

@@ -113,19 +113,19 @@ CAUSAL = [x for x in ALL if x.held or x.options.get("causal")]
 
 
 @pytest.mark.parametrize("case", CAUSAL, ids=str)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_later_tokens(case, value, dtype):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -60, 5])
+@pytest.mark.parametrize(("dtype", "d", "m"), [("float32", 4, 5), ("float64", 72, 20)])
+def test_later_tokens(case, value, dtype, d, m):
     """Whatever they hold, the outputs before them have the same bits."""
     n = 70
-    operands = case.operands((), n, dtype=dtype)
+    operands = case.operands((), n, d=d, m=m, dtype=dtype)
     expected = case.call(operands)
     for name, letters in case.letters.items():
         if letters[0] not in "ns":
             continue
-        for t in (0, 15, 16, 33, n - 1):
+        for t in (0, 4, 15, 16, 33, 48, n - 1):
             wild = operands[name].copy()
-            wild[n - 1 - t if case.reverse else t] = value
+            wild[slice(n - t) if case.reverse else slice(t, None)] = value
             o = case.call(operands | {name: wild})
             kept = slice(n - t, None) if case.reverse else slice(t)
             np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t}")

@@ -176,16 +176,21 @@ def test_leading_axes_broadcast(case, dtype):
 
 
 @EACH
-@pytest.mark.parametrize("letter", "nsdmf")
+@pytest.mark.parametrize("letter", "bnsdmf")
 def test_nothing_to_compute(case, letter):
-    """No tokens, channels or states give empty or zero results, and the state stays."""
-    if not any(letter in x for name, x in case.letters.items() if name != "weight"):
+    """No heads, tokens, channels or states give empty or zero results, and the state stays."""
+    if letter != "b" and not any(letter in y for x, y in case.letters.items() if x != "weight"):
         return
     zero = {"s": 0} | ({"n": 0} if case.options.get("causal") else {})
-    zero = zero if letter == "s" else {"d" if letter == "f" else letter: 0}
-    operands = case.operands((2,), **{"n": 5, "d": 4, "m": 3} | zero)
+    zero = zero if letter == "s" else {"d" if letter == "f" else letter: 0} if letter != "b" else {}
+    lead = (0,) if letter == "b" else (2,)
+    operands = case.operands(lead, **{"n": 5, "d": 4, "m": 3} | zero)
+    if letter != "n":
+        check(case, operands)
     results = case.results(operands)
     assert not any(np.isnan(x).any() for x in results)
+    garbage = np.full_like(results[0], np.nan)
+    np.testing.assert_array_equal(case.call(operands, out=garbage), results[0])
     for name, x in zip(case.letters, case.backward(operands), strict=True):
         assert x.shape == operands[name].shape
     if letter == "n" and case.held:

@@ -85,25 +85,6 @@ def test_ufuncs():
             np.testing.assert_array_equal(x, y)
 
 
-POSITIONS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 69)
-
-
-@pytest.mark.parametrize("value", [np.nan, -np.inf, -1e30, -60.0, 80.0])
-@each_gated
-def test_later_gates_change_no_bit(case, value):
-    bonus = "bonus" in case.letters
-    for dtype, d in [("float32", 5), ("float32", 64), ("float64", 72), ("float32", 200)]:
-        arrays = case.operands((), 140, d=d, m=20, dtype=dtype)
-        clean = case.call(arrays)
-        for t in (*POSITIONS, 100, 127, 128, 139):
-            bad = {**arrays, "g": arrays["g"].copy()}
-            bad["g"][t:] = value
-            o = case.call(bad)
-            # With a bonus o_t is of the memory before its gate, which may begin a chunk there.
-            end = t + (bonus and not by_channel(case) and value in (np.nan, -60))
-            np.testing.assert_array_equal(o[:end], clean[:end], err_msg=str(t))
-
-
 @each_gated
 def test_a_nan_gate_passes_through(case):
     """All that comes after it is NaN; of one channel's, what reads that channel."""

@@ -9,36 +9,6 @@ from linattn._core.gufuncs import ufuncs
 from linattn.reference import scan as ref
 
 
-@pytest.mark.parametrize("log", [0.0, 1.0])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_linear_scan(dtype, log):
-    """Sizes that lie as blocks and others; gradients, states, steps."""
-    rng = np.random.default_rng(0)
-    for n, m in [(0, 3), (1, 1), (5, 0), (31, 16), (33, 70), (200, 64), (90, 150), (200, 3)]:
-        a = rng.uniform(-1, 0.1 if log else 1, (n, m)).astype(dtype)
-        x, g = (rng.standard_normal((n, m)).astype(dtype) for _ in range(2))
-        s0, gs = (rng.standard_normal((1, m)).astype(dtype) for _ in range(2))
-        bounds = [0], [n]
-        result = ufuncs["linear_scan_state"](a, x, log, 0.0, *bounds, s0)
-        result += ufuncs["linear_scan_state_backward"](a, x, g, log, 0.0, *bounds, s0, gs)
-        w = [y.astype("f8") for y in (a, x)]
-        expected = ref.linear_scan(
-            *w, log=bool(log), initial_state=s0[0].astype("f8"), return_state=True
-        )
-        expected += ref.linear_scan_backward(
-            *w, g.astype("f8"), log=bool(log), initial_state=s0[0].astype("f8"),
-            grad_state=gs[0].astype("f8"),
-        )  # fmt: skip
-        for y, z in zip(result, expected, strict=True):
-            assert y.dtype == dtype
-            close(y.reshape(z.shape), z, 4 * (n + 8), UNIT[dtype], np.append(z, 1.0))
-        state = s0[0]
-        for i in range(min(n, 9)):
-            y, state = ufuncs["linear_scan_step"](a[i], x[i], log, state)
-            np.testing.assert_array_equal(y, result[0][i])
-            np.testing.assert_array_equal(y, state)
-
-
 @pytest.mark.parametrize("reverse", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(

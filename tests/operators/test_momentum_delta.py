@@ -24,43 +24,6 @@ def same(actual, expected):
     close(actual, expected, atol=table.allowed(actual, expected))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("gates", ["weak", "strong", "resets"])
-def test_cuts_and_steps_keep_all_bits(dtype, gates):
-    """Where a cut lies says nothing of the order of a sum, and neither do steps."""
-    operands = CASE.operands((2,), N, d=D, m=M, dtype=dtype, gates=gates)
-    whole = CASE.forward(operands)
-    for cut in (1, 31, 32, 50, N - 1):
-        first, state = CASE.forward(CASE.rows(operands, 0, cut))
-        rest, end = CASE.forward(CASE.rows(operands, cut, N), initial_state=state)
-        assert table.same((np.concatenate([first, rest], -2), end), whole)
-    state, rows = State(*np.zeros((2, 2, D, M), dtype)), []
-    for t in range(N):
-        row, state = CASE.one_step(operands, t, state, in_place=t % 2 == 0)
-        rows.append(row)
-    assert table.same((np.stack(rows, -2), state), whole)
-
-
-@pytest.mark.parametrize("m", [1, 16, 33, 64, 200])
-@pytest.mark.parametrize("layout", ["rows", "columns", "apart"])
-def test_steps_on_states_of_any_layout(m, layout):
-    operands = CASE.operands((3,), 1, d=D, m=m, dtype="float32")
-    start = CASE.state((3,), d=D, m=m, dtype="float32")
-
-    def laid(x):
-        if layout == "columns":
-            return np.ascontiguousarray(x.mT).mT
-        return np.repeat(x, 2, -1)[..., ::2] if layout == "apart" else x.copy()
-
-    want = CASE.forward(operands, initial_state=start)
-    given = State(laid(start.s), start.z.copy())
-    o, state = CASE.one_step(operands, 0, given)
-    assert table.same((o[:, None], state), want)
-    o, state = CASE.one_step(operands, 0, given, in_place=True)
-    assert state is given
-    assert table.same((o[:, None], state), want)
-
-
 def test_without_momentum_it_is_the_gated_delta_rule():
     """mu = -inf; p = exp(g) k reads the memory after its decay."""
     operands = CASE.operands((2,), N, d=D, m=M)

@@ -127,16 +127,6 @@ def test_sequences_have_the_bits_that_they_have_alone(threads):
         linattn.set_num_threads(usual)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("t", [0, 1, 33, 70])
-def test_a_cut_changes_no_bit(dtype, t):
-    operands = CASE.operands((2,), 70, d=20, dtype=dtype)
-    h, last = CASE.forward(operands)
-    first, state = CASE.forward(CASE.rows(operands, 0, t))
-    second, end = CASE.forward(CASE.rows(operands, t, 70), initial_state=state)
-    assert same([np.concatenate((first, second), 1), end], [h, last])
-
-
 def test_gaps_between_sequences_are_zeros():
     """Of gufuncs, whose sequences need not cover all tokens."""
     operands = CASE.operands((), 6, d=3)

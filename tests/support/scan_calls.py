@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from linattn._core.gufuncs import ufuncs
-from linattn.reference import scan as ref
 
 NAMES = ["x", "dt", "A", "B", "C", "D", "z", "dt_bias"]
 GRADIENTS = ["dx", "ddt", "dA", "dB", "dC", "dD", "dz", "ddt_bias", "ds0"]
@@ -65,57 +64,6 @@ def backward(arrays, softplus=0.0, cuts=None, keys=None):
 
 def one_sequence(arrays):
     return arrays | {key: whole(arrays[key]) for key in ("s0", "grad_s")}
-
-
-def wide(arrays):
-    return {key: x.astype("f8") for key, x in arrays.items()}
-
-
-def options(arrays, softplus=0.0):
-    return {
-        "D": arrays["D"], "z": arrays["z"], "dt_bias": arrays["dt_bias"],
-        "softplus": bool(softplus),
-    }  # fmt: skip
-
-
-def twin(arrays, softplus=0.0):
-    w = wide(arrays)
-    return ref.selective_scan(
-        *(w[key] for key in NAMES[:5]), **options(w, softplus), initial_state=w["s0"],
-        return_state=True,
-    )  # fmt: skip
-
-
-def twin_backward(arrays, softplus=0.0):
-    w = wide(arrays)
-    grads = ref.selective_scan_backward(
-        *(w[key] for key in NAMES[:5]), w["grad_out"], **options(w, softplus),
-        initial_state=w["s0"], grad_state=w["grad_s"],
-    )  # fmt: skip
-    return dict(zip(GRADIENTS, grads, strict=True))
-
-
-def roundings(arrays, softplus=0.0):
-    """The error bounds of y and of the state.
-
-    The error of a state decays as it does; a token adds its own: of the decay, whose exponent
-    dt A is off by 3 roundings of itself and more with softplus, and of two products and a sum.
-    """
-    w = wide(arrays)
-    raw = w["dt"] + w["dt_bias"]
-    dt = np.logaddexp(0, raw) if softplus else raw
-    n, m, f = *dt.shape, w["A"].shape[-1]
-    size, error = np.abs(w["s0"]), np.zeros((m, f))
-    y = np.zeros((n, m))
-    for i in range(n):
-        t = dt[i, :, None] * w["A"]
-        more = np.abs(dt[i] * w["x"][i])[:, None] * np.abs(w["B"][i])
-        size = np.exp(t) * size + more
-        error = np.exp(t) * error + (5 + 8 * np.abs(t)) * size + 8 * more
-        read = (np.abs(w["C"][i]) * (error + (f + 2) * size)).sum(-1)
-        gate = w["z"][i] / (1 + np.exp(-w["z"][i]))
-        y[i] = (read + (f + 4) * np.abs(w["D"] * w["x"][i])) * np.abs(gate)
-    return 1.5 * y, error
 
 
 def assert_within(result, expected, bound):

@@ -8,19 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-<<<<<<< HEAD
 from ..._core.checks import wrong_shape
-from .._core.conversions import writable
-from .._core.seq_idx import at_first, numbered, packing
-from ..fla._layout import check_axes, check_given, check_shape, check_tensor
-from ..operators import causal_conv1d, causal_conv1d_step
-=======
 from .._core.conv_update import moved_on
 from .._core.seq_idx import at_first, numbered, packing
-from ..fla._layout import check_shape, check_tensor
+from ..fla._layout import check_axes, check_given, check_shape, check_tensor
 from ..operators import causal_conv1d
-from ._checks import check_channels_first, check_given
->>>>>>> states16
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 

@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-<<<<<<< HEAD
 from ..._core.checks import wrong_shape
-=======
 from .._core.conv_update import moved_on
->>>>>>> states16
 from .._core.conversions import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
