@@ -192,8 +192,9 @@ units_over(const struct job *job, int threads)
 static enum la_status
 run_with_gaps(struct job *job, int threads)
 {
-    const int lanes = job->units < (size_t)threads ? (int)job->units : threads;
-    cut_panels(job, 1);
+    cut_panels(job, panels_for(job, job->units, threads));
+    const size_t items = job->units * (size_t)job->panels;
+    const int lanes = items < (size_t)threads ? (int)items : threads;
     /* Reserve first: without memory, nothing is written. */
     if (la_job_reserve(job, measure_piece(job, piece_tokens(job)), lanes) < 0) {
         return LA_NO_MEMORY;
@@ -228,8 +229,10 @@ la_run_units(struct job *job, int threads)
     const size_t over = units_over(job, threads);
     if (over > 0) {
         cut_panels(job, 1);
+        const size_t bytes = measure_piece(job, piece_tokens(job));
+        const int slices = job->properties & LA_INTERLEAVE ? LA_INTERLEAVE_HEADS : 1;
         /* Reserve for all: without memory, nothing is written. */
-        if (la_job_reserve(job, measure_piece(job, piece_tokens(job)), threads) < 0) {
+        if (la_job_reserve(job, bytes, threads * slices) < 0) {
             return LA_NO_MEMORY;
         }
         job->first = job->units - over;

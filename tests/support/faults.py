@@ -56,7 +56,7 @@ def fail_in_turn(call: Call, python: bool) -> int:
 
 
 def large_calls():
-    """Calls whose work is split in every way: stages, passes, gaps between sequences, copies."""
+    """Calls whose work is split in every way: stages, passes, heads left over, gaps, copies."""
     rng = np.random.default_rng(0)
     q, v, g = (rng.standard_normal((4096, x)).astype("f4") for x in (48, 64, 64))
     out = np.ones_like(v)
@@ -77,6 +77,9 @@ def large_calls():
     yield Call("out whose rows cross", linattn.causal, (q, q, v), {"out": apart}, (apart,))
     memory = np.ones((4096, 64), "f4")
     yield Call("out is q", linattn.causal, (memory, np.ones_like(v), v), {"out": memory}, (memory,))
+    heads = np.ones((600, 9, 64), "f4").swapaxes(0, 1)  # two for each thread, in slices, and one
+    out = np.ones((600, 9, 64), "f4").swapaxes(0, 1)
+    yield Call("left over", linattn.causal, (heads, heads, heads), {"out": out}, (out,))
     byte_swapped = v.astype(v.dtype.newbyteorder())
     yield Call("cast", linattn.causal, (q, q, byte_swapped))
 
