@@ -80,6 +80,7 @@ class mLSTMBackend(nn.Module):
     Parameters
     ----------
     config : mLSTMBackendConfig
+        What it computes.
 
     Examples
     --------
@@ -133,7 +134,9 @@ class mLSTMBackend(nn.Module):
         Parameters
         ----------
         q, k : Tensor, (B, NH, S, DHQK)
+            Queries and keys.
         v : Tensor, (B, NH, S, DHV)
+            Values.
         i, f : Tensor, (B, NH, S)
             Input and forget gates before their functions.
         c_initial, n_initial, m_initial : Tensor, optional

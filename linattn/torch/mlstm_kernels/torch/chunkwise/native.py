@@ -37,6 +37,7 @@ def mlstm_chunkwise__native_autograd(
     q, k : Tensor, (B, NH, S, DHQK)
         q is multiplied by 1 / sqrt(DHQK).
     v : Tensor, (B, NH, S, DHV)
+        Values.
     i, f : Tensor, (B, NH, S)
         Input and forget gates before exp and sigma.
     c_initial, n_initial, m_initial : Tensor, optional

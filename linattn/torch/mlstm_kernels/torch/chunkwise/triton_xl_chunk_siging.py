@@ -38,7 +38,9 @@ def mlstm_siging_chunkwise__xl_chunk(
     Parameters
     ----------
     q, k : Tensor, (B, NH, S, DHQK)
+        Queries and keys.
     v : Tensor, (B, NH, S, DHV)
+        Values.
     i, f : Tensor, (B, NH, S)
         Input and forget gates before sigma.
     c_initial, n_initial : Tensor, (B, NH, DHQK, DHV), (B, NH, DHQK), optional

@@ -27,14 +27,16 @@ def mlstm_parallel__native_autograd(
 ) -> Tensor:
     """mLSTM over all tokens, without states.
 
-    As `mlstm_chunkwise__native_autograd`, but m begins with the first gate and not with 0, which
+    As ``mlstm_chunkwise__native_autograd``, but m begins with the first gate and not with 0, which
     matters for eps alone.  All kernels with exponential input gates that take pairs of tokens are
     this function.
 
     Parameters
     ----------
     q, k : Tensor, (B, NH, S, DHQK)
+        Queries and keys.
     v : Tensor, (B, NH, S, DHV)
+        Values.
     i, f : Tensor, (B, NH, S)
         Input and forget gates before exp and sigma.
     c_initial, n_initial, m_initial, return_last_states

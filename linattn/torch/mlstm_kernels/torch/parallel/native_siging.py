@@ -27,12 +27,14 @@ def mlstm_siging_parallel__native_autograd(
     normalize: bool = True,
     **kwargs: Any,
 ) -> Tensor:
-    """`mlstm_siging_chunkwise__xl_chunk` without states.
+    """``mlstm_siging_chunkwise__xl_chunk`` without states.
 
     Parameters
     ----------
     q, k : Tensor, (B, NH, S, DHQK)
+        Queries and keys.
     v : Tensor, (B, NH, S, DHV)
+        Values.
     i, f : Tensor, (B, NH, S)
         Input and forget gates before sigma.
     c_initial, n_initial, m_initial, return_last_states

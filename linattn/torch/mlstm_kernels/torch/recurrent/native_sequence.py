@@ -28,7 +28,7 @@ def mlstm_recurrent_sequence__native_fw(
     dtype_state: torch.dtype = torch.float32,
     **kwargs: Any,
 ) -> Any:
-    """`mlstm_chunkwise__native_autograd`, with states of the dtype ``dtype_state``."""
+    """``mlstm_chunkwise__native_autograd``, with states of the dtype ``dtype_state``."""
     h, states = mlstm_chunkwise__native_autograd(
         q, k, v, i, f, c_initial, n_initial, m_initial, return_last_states=True, eps=eps
     )

@@ -32,7 +32,9 @@ def mlstm_recurrent_step__native(
     Parameters
     ----------
     q, k : Tensor, (B, NH, DHQK)
+        Queries and keys.
     v : Tensor, (B, NH, DHV)
+        Values.
     i, f : Tensor, (B, NH, 1)
         Input and forget gates before exp and sigma.
     c, n, m : Tensor, (B, NH, DHQK, DHV), (B, NH, DHQK), (B, NH, 1)
