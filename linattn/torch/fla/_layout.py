@@ -5,7 +5,7 @@ Grouped value heads, HV = H G of them, become (B, H, G, T, V) beside keys (B, H,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -183,6 +183,27 @@ def check_shape(name: str, argument: str, x: Any, expected: tuple[int, ...], let
         return
     check_tensor(name, argument, x)
     raise wrong_shape(name, argument, x, f"{tuple(expected)}, {letters}")
+
+
+def check_letters(
+    names: Mapping[str, str], name: str, axes: Mapping[str, str], given: Mapping[str, Any],
+    optional: Collection[str] = (), sizes: Mapping[str, int] | None = None,
+) -> dict[str, int]:  # fmt: skip
+    """The size of each axis; raise an error unless those of one letter have the same size.
+
+    ``axes`` are the letters of each argument's axes, and ``names`` what messages call them.
+    """
+    known = dict(sizes or {})
+    for argument, letters in axes.items():
+        x = given[argument]
+        if x is None and argument in optional:
+            continue
+        expected = f"({', '.join(names[c] for c in letters)})"
+        check_axes(name, argument, x, len(letters), expected)
+        for letter, size in zip(letters, x.shape, strict=True):
+            known.setdefault(letter, size)
+        check_shape(name, argument, x, tuple(known[c] for c in letters), expected)
+    return known
 
 
 def check_given(name: str, shape: tuple[int, ...], letters: str, **operands: Any) -> None:

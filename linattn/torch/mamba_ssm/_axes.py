@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from ..fla._layout import check_axes, check_shape, check_tensor
+from ..fla._layout import check_letters as check_letters_named
+from ..fla._layout import check_tensor
 
 NAMES = {
     "b": "batch", "t": "seqlen", "r": "mimo_rank", "g": "nheads_qk", "h": "nheads",
@@ -15,23 +17,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def check_letters(
-    name: str, axes: Mapping[str, str], given: Mapping[str, Any], optional: tuple[str, ...] = (),
-    sizes: Mapping[str, int] | None = None,
-) -> dict[str, int]:  # fmt: skip
-    """The size of each axis; raise an error unless those of one letter have the same size."""
-    known = dict(sizes or {})
-    for argument, letters in axes.items():
-        x = given[argument]
-        if x is None and argument in optional:
-            continue
-        names = f"({', '.join(NAMES[c] for c in letters)})"
-        check_axes(name, argument, x, len(letters), names)
-        for letter, size in zip(letters, x.shape, strict=True):
-            known.setdefault(letter, size)
-        check_shape(name, argument, x, tuple(known[c] for c in letters), names)
-    return known
-
+check_letters = functools.partial(check_letters_named, NAMES)
 
 TOKENS = {"V": "bthp", "ADT": "bht", "DT": "bht", "Trap": "bht", "Angles": "bths"}
 STATES = {"angles": "ihs", "states": "ihpn", "keys": "ihn", "values": "ihp"}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._core.conversions import promotion, work_dtype
-from ..fla._layout import check_shape, check_tensor
+from ..fla._layout import check_letters
 
 #: The axes of operands and states; heads, tokens and widths have the names of mlstm_kernels.
 AXES = {"q": "bhnd", "k": "bhnd", "v": "bhnm", "i": "bhn", "f": "bhn"}
@@ -28,17 +28,8 @@ def checked(
 
     A state that is None is zeros; an error is raised unless the others have the right shapes.
     """
-    sizes = {"1": 1}
-    for (argument, letters), x in zip(axes.items(), given, strict=True):
-        if x is None and argument not in AXES:
-            continue
-        check_tensor(function, argument, x)
-        names = f"({', '.join(NAMES[c] for c in letters)})"
-        if x.ndim != len(letters):
-            raise ValueError(f"{function}: {argument} has shape {tuple(x.shape)}; expected {names}")
-        for letter, size in zip(letters, x.shape, strict=True):
-            sizes.setdefault(letter, size)
-        check_shape(function, argument, x, tuple(sizes[c] for c in letters), names)
+    named = dict(zip(axes, given, strict=True))
+    sizes = check_letters(NAMES, function, axes, named, axes.keys() - AXES.keys(), {"1": 1})
     operands, states = given[:5], given[5:]
     dtype = work_dtype(promotion(x.dtype for x in operands[:3]))
     zeros = (

@@ -45,10 +45,8 @@ def wrap_chunkwise__arbitrary_sequence_length(
         Also return c, n and m after the last token.
     eps : float
         As kernels take it.
-    autocast_kernel_dtype, chunk_size : torch.dtype, int
+    autocast_kernel_dtype, chunk_size, dtype_state : torch.dtype, int, torch.dtype
         Have no effect.
-    dtype_state : torch.dtype
-        Of the zeros that a step begins with.
     enable_logging : bool
         Has no effect.
 
@@ -79,7 +77,7 @@ def wrap_chunkwise__arbitrary_sequence_length(
     """
     states = c_initial, n_initial, m_initial
     if q.shape[2] == 1:
-        state = dict(zip("cnm", _zeros(q, v, states, dtype_state), strict=True))
+        state = dict(zip("cnm", states, strict=True))
         q, k, v = (x.squeeze(2) for x in (q, k, v))
         h, states = mlstm_step_kernel(q=q, k=k, v=v, i=i, f=f, **state, eps=eps)
         h = h.unsqueeze(2)
@@ -89,18 +87,6 @@ def wrap_chunkwise__arbitrary_sequence_length(
 
 
 wrap_chunkwise__arbitrary_sequence_length_with_padding = wrap_chunkwise__arbitrary_sequence_length
-
-
-def _zeros(
-    q: Tensor, v: Tensor, states: tuple[Tensor | None, ...], dtype: torch.dtype
-) -> list[Tensor]:
-    """The states, with zeros for those that are None."""
-    lead, d, m = q.shape[:2], q.shape[3], v.shape[3]
-    shapes = (*lead, d, m), (*lead, d), (*lead, 1)
-    return [
-        q.new_zeros(shape, dtype=dtype) if x is None else x
-        for x, shape in zip(states, shapes, strict=True)
-    ]
 
 
 def wrap_chunkwise__pad_zeros(
