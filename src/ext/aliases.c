@@ -85,14 +85,10 @@ same_array(const struct la_call *call, int i, int j)
 static int
 is_updated(const struct la_call *call, int i)
 {
-    const struct la_slot *slots = call->signature->slots;
-    const int count = call->signature->nin + call->signature->nout;
-    int found = 0;
-    for (int j = call->signature->nin; !found && j < count; j++) {
-        found = slots[j].id == slots[i].id + 1 && !call->x[j].lacks &&
-                same_array(call, i, j);
-    }
-    return found;
+    const int after =
+        la_signature_slot(call->signature, call->signature->slots[i].id + 1);
+    return after >= call->signature->nin && !call->x[after].lacks &&
+           same_array(call, i, after);
 }
 
 /* Whether every field of the state is updated.  split.c does not split a state of which

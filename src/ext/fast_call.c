@@ -83,21 +83,6 @@ take_omitted(struct la_operands *c, int i)
     return 1;
 }
 
-/* Of a field of the state after the tokens, the input that is the one before them; -1
- * if there is none. */
-static int
-state_before(const struct la_operands *c, int i)
-{
-    const struct la_signature *signature = c->g->signature;
-    int j = la_is_state(signature->slots[i].id) && i >= signature->nin
-                ? signature->nin - 1
-                : -1;
-    while (j >= 0 && signature->slots[j].id + 1 != signature->slots[i].id) {
-        j--;
-    }
-    return j;
-}
-
 /* How a field of the state is stored (struct la_tensor) that has 16 bits, if the call
  * may have such states; else 0. */
 static int
@@ -121,7 +106,8 @@ static int
 take_array(struct la_operands *c, int i)
 {
     const int usual = is_plain(c->object[i], la_loop_type(c->g, c->loop, i));
-    const int before = state_before(c, i), stored = usual ? 0 : stored_in_half(c, i);
+    const int before = la_signature_before(c->g->signature, i),
+              stored = usual ? 0 : stored_in_half(c, i);
     if ((!usual && stored == 0) ||
         (before >= 0 && c->x[before].ndim >= 0 && c->x[before].stored != stored) ||
         (i >= c->g->signature->nin &&
@@ -197,7 +183,7 @@ make_output(struct la_operands *c, int i)
         }
     }
     const int wide = !is_native(c, i) && is_to_be_summed(c, i, shape, lead);
-    const int before = state_before(c, i);
+    const int before = la_signature_before(c->g->signature, i);
     const int stored = wide ? 1 + LA_NATIVE : before >= 0 ? c->x[before].stored : 0;
     const int type = wide     ? la_loop_kinds[c->loop].states
                      : stored ? PyArray_TYPE((PyArrayObject *)c->object[before])

@@ -205,6 +205,17 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
     }
 }
 
+struct piece
+la_job_unit(const struct job *job, ptrdiff_t unit)
+{
+    const ptrdiff_t rest = unit / job->parts, group = rest / job->sequences;
+    return (struct piece){
+        .head = group / job->groups * job->last + group % job->groups * job->group,
+        .sequence = rest % job->sequences,
+        .part = unit % job->parts,
+    };
+}
+
 int
 la_job_is_in_place(const struct job *job)
 {

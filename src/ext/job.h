@@ -62,6 +62,9 @@ char *la_job_at(const struct job *job, int id, struct piece p);
 ptrdiff_t la_job_index(const struct job *job, enum la_operand id, struct piece p,
                        ptrdiff_t low, ptrdiff_t high, ptrdiff_t otherwise);
 
+/* The whole unit of that number, counted by head, sequence and part. */
+struct piece la_job_unit(const struct job *job, ptrdiff_t unit);
+
 /* Points the arrays of h, a copy of job->head, at one piece, and sets its numbers.  h
  * may hold another piece of the same job. */
 void la_job_place(const struct job *job, struct la_head *h, struct piece p);

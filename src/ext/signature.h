@@ -69,6 +69,27 @@ la_may_lack(const struct la_signature *signature, int i)
     return signature->slots[i].may_lack;
 }
 
+/* Index of an operand, or -1. */
+static inline int
+la_signature_slot(const struct la_signature *signature, int id)
+{
+    int i = signature->nin + signature->nout - 1;
+    while (i >= 0 && (int)signature->slots[i].id != id) {
+        i--;
+    }
+    return i;
+}
+
+/* Of a field of the state after the tokens, the index of the one before them; else, or
+ * without that, -1. */
+static inline int
+la_signature_before(const struct la_signature *signature, int i)
+{
+    const int id = signature->slots[i].id;
+    return i >= signature->nin && la_is_state(id) ? la_signature_slot(signature, id - 1)
+                                                  : -1;
+}
+
 /* Index of a dimension's letter in signature->dims, or -1. */
 static inline int
 la_signature_dim(const struct la_signature *signature, char letter)

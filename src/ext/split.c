@@ -53,20 +53,14 @@ cut_panels(struct job *job, ptrdiff_t panels)
     }
 }
 
-/* Runs one of the pieces, which are numbered by head, sequence, part and panel, from
- * the first unit on. */
+/* Runs one of the pieces, which are numbered by unit and panel, from the first on. */
 static int
 run_piece(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const ptrdiff_t panel = (ptrdiff_t)item % job->panels;
-    ptrdiff_t rest = (ptrdiff_t)(job->first + item / (size_t)job->panels);
-    const ptrdiff_t part = rest % job->parts;
-    rest /= job->parts;
-    const ptrdiff_t group = rest / job->sequences;
-    const struct piece p = {group / job->groups * job->last +
-                                group % job->groups * job->group,
-                            rest % job->sequences, panel, part};
+    const size_t panels = (size_t)job->panels;
+    struct piece p = la_job_unit(job, (ptrdiff_t)(job->first + item / panels));
+    p.panel = (ptrdiff_t)(item % panels);
     if (job->own != NULL) {
         la_job_place(job, job->own, p);
         return la_job_compute(job, job->own, lane);
@@ -118,7 +112,7 @@ run_alone(struct job *job, size_t bytes, size_t items)
 static int
 is_staged(const struct job *job, size_t units, int threads)
 {
-    const double share = (double)units / (double)(job->units > 0 ? job->units : 1);
+    const double share = (double)units / (double)job->units;
     return threads > 1 && la_is_staged(job, units, share * job->work, threads);
 }
 

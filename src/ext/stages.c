@@ -45,7 +45,7 @@ forced(void)
 int
 la_is_staged(const struct job *job, size_t units, double work, int threads)
 {
-    if (job->table->stages[job->call->signature->op].run == NULL || units == 0) {
+    if (job->table->stages[job->call->signature->op].run == NULL) {
         return 0;
     }
     return forced() > 0 ||
@@ -56,11 +56,7 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
 static struct la_head
 head_of(const struct job *job, size_t sequence)
 {
-    const ptrdiff_t unit = (ptrdiff_t)(job->first + sequence),
-                    group = unit / job->sequences;
-    return la_job_head(job, (struct piece){group / job->groups * job->last +
-                                               group % job->groups * job->group,
-                                           unit % job->sequences, 0, 0});
+    return la_job_head(job, la_job_unit(job, (ptrdiff_t)(job->first + sequence)));
 }
 
 /* Cuts the group after the current one; an empty sequence is computed at once. */
