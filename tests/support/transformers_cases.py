@@ -46,6 +46,11 @@ def close(a, b, *, part=PART, more=0.0):
     torch.testing.assert_close(a, b, rtol=0, atol=part * b.abs().max().item() + more)
 
 
+def cache_of(out):
+    """The name of the cache in a model's output, which depends on the library's version."""
+    return next(x for x in ("cache", "cache_params", "past_key_values") if x in out)
+
+
 class Called(Exception):
     """Raised if the library's own function is called."""
 
@@ -67,7 +72,9 @@ def stand_ins(family):
     """The functions of a module, and the methods, that linattn replaces by name."""
     m = module(family)
     return [
-        name for name, x in STAND_INS.items() if not x.source and hasattr(m, name.partition(".")[0])
+        name
+        for name, x in STAND_INS.items()
+        if not x.sources and hasattr(m, name.partition(".")[0])
     ]
 
 

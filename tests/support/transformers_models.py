@@ -58,6 +58,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", _QWEN | _EXPERTS),
     "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", _QWEN),
     "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig", _QWEN | _EXPERTS),
+    "lara_mini": ("LaraMiniForCausalLM", "LaraMiniConfig", _QWEN | _EXPERTS),
     "qwen4_exp": ("Qwen4ExpForCausalLM", "Qwen4ExpTextConfig", _QWEN | _EXPERTS | {
         "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 128,
         "indexer_compress_ratio": 4, "hc_lowrank": 8,

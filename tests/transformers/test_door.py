@@ -81,7 +81,10 @@ def test_every_family_that_asks_is_here():
     ask = "use_kernel_func_from_hub_with_fallback"
     asking = {x.parent.name for x in package.glob("*/modeling_*.py") if ask in x.read_text()}
     known = {x if isinstance(x, str) else x.values[0] for x in ASKING}
-    assert asking == known | {"inkling", "inkling2", "lfm2_moe"}
+    convolving = {"inkling", "inkling2", "lfm2_moe"}
+    if not transformers.__version__.startswith("5.23."):
+        convolving |= {"inkling2_loop", "lfm3"}
+    assert asking == known | convolving
     for family in asking - known:
         names = {*door.implementations(family)}
         assert names == {"causal_conv1d_fn", "causal_conv1d_update"}

@@ -19,6 +19,7 @@ from transformers_cases import (  # noqa: E402, F401
     _functions,
     _one_thread,
     _unpatched,
+    cache_of,
     close,
     gated_delta_operands,
     normal,
@@ -101,7 +102,7 @@ def test_steps_write_to_the_cache(family, model, monkeypatch):
     with patch_transformers(), torch.no_grad():
         out = model(family)(ids[:, :5], use_cache=True)
         for i in range(5, 8):
-            name = "cache_params" if getattr(out, "cache_params", None) else "past_key_values"
+            name = cache_of(out)
             out = model(family)(ids[:, i : i + 1], use_cache=True, **{name: out[name]})
     assert len(flags) >= 3 and all(flags)
 
@@ -152,7 +153,7 @@ def test_gradients_of_a_continuation(family, monkeypatch):
     def loss():
         with torch.no_grad():
             out = trained(ids[:, :9], use_cache=True)
-        name = "cache_params" if getattr(out, "cache_params", None) else "past_key_values"
+        name = cache_of(out)
         logits = trained(ids[:, 9:], use_cache=True, **{name: out[name]}).logits
         return logits.square().mean()
 

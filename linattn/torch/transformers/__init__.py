@@ -28,6 +28,8 @@ from ._sources import digest
 
 #: As in pyproject.toml.
 _OLDEST = (5, 23)
+#: What older versions call a layer's `cache`.
+_CACHES = ("cache_params", "past_key_values")
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 #: Keywords that models pass to all of their parts and that these functions ignore.
 _PASSED_ON = {
@@ -58,7 +60,7 @@ def patch_transformers() -> Patch:
 
     Tensors on other devices, unsupported keywords and models that are being exported, other than
     by `linattn.torch.onnx`, fall back to the library's own functions.  A function whose signature
-    differs from that of Transformers 5.23 is not patched, with a warning.
+    differs from those of Transformers 5.23 and 5.24 is not patched, with a warning.
 
     Returns
     -------
@@ -170,7 +172,7 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
         found, known = _parameters(original), _parameters(stand_in.function)
         if found != known:
             return f"({', '.join(found)}) does not take ({', '.join(known)})"
-        if stand_in.source and digest(original) != stand_in.source:
+        if stand_in.sources and digest(original) not in stand_in.sources:
             return " has been changed"
     except (OSError, TypeError, ValueError):  # no signature, or no source
         return " cannot be inspected"
@@ -179,7 +181,8 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     """With the package kernels, functions of the library are modules that call them."""
-    return parameters(function.forward if isinstance(function, torch.nn.Module) else function)
+    found = parameters(function.forward if isinstance(function, torch.nn.Module) else function)
+    return [re.sub(rf"^({'|'.join(_CACHES)})\b", "cache", x) for x in found]
 
 
 def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..., Any]:
@@ -189,12 +192,13 @@ def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        options = {"cache" if name in _CACHES else name: x for name, x in kwargs.items()}
         if (
             all(is_here(x) for x in args)
-            and all(x is None or (name in named and is_here(x)) for name, x in kwargs.items())
+            and all(x is None or (name in named and is_here(x)) for name, x in options.items())
             and not is_exporting()
         ):
-            result = function(*args, **kwargs)
+            result = function(*args, **options)
             if result is not NotImplemented:
                 return result
         return original(*args, **kwargs)

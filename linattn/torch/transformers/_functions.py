@@ -161,10 +161,10 @@ def causal_conv1d_update(
 
 def lightning_attention(
     self: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
-    attention_mask: Tensor | None, past_key_values: Any = None, **kwargs: Any,
+    attention_mask: Tensor | None, cache: Any = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
     bounds = sequences(hidden_states, kwargs)
-    s, alone = _lightning_state(past_key_values, self.layer_idx)
+    s, alone = _lightning_state(cache, self.layer_idx)
     if bounds is NotImplemented or (bounds is not None and s is not None):
         raise ValueError(
             "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
@@ -189,8 +189,8 @@ def lightning_attention(
         final = state.s if bounds is None else state.s[:, :, -1]
     o = self.norm(o.transpose(1, 2).flatten(2))
     o = self.out_proj(F.sigmoid(self.output_gate(hidden_states)) * o)
-    if past_key_values is not None:
-        past_key_values.set_linear_cache(self.layer_idx, final)
+    if cache is not None:
+        cache.set_linear_cache(self.layer_idx, final)
     return o, final
 
 

@@ -134,16 +134,16 @@ def masking(original: Forward, name: str) -> Forward:
     The library separates them in its masks by ``position_ids`` alone, but not in every model, nor
     beside a cache or a mask of padding.
     """
-    names = list(inspect.signature(original).parameters)
+    _, *names = inspect.signature(original).parameters
 
     @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        kind, x = given["self"].config._attn_implementation, given["hidden_states"]
+        kind, x = self.config._attn_implementation, given["hidden_states"]
         packing = {x: given.get(x) for x in PACKING}
         # Flash attention takes cu_seq_lens_q itself.
         if not _are_several(packing) or "flash" in kind or not is_here(x) or is_exporting():
-            return original(*args, **kwargs)
+            return original(self, *args, **kwargs)
         bounds, mask = sequences(x, packing), given.get("attention_mask")
         if bounds is NotImplemented:
             raise _mixed(name)
@@ -155,7 +155,7 @@ def masking(original: Forward, name: str) -> Forward:
                 f"and {'no mask' if mask is None else 'another mask than of these tokens'}; "
                 "expected 'sdpa' or 'eager', and no tokens in the cache"
             )
-        return original(**given | {"attention_mask": _masked(mask, apart, kind, x.dtype)})
+        return original(self, **given | {"attention_mask": _masked(mask, apart, kind, x.dtype)})
 
     return forward
 

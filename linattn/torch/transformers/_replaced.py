@@ -29,6 +29,7 @@ MASK_PACKED = (
     "GraniteMoeHybridAttention",
     "JambaAttention",
     "KimiLinearAttention",
+    "LaraMiniAttention",
     "Lfm2Attention",
     "Lfm2MoeAttention",
     "Lfm3Attention",
@@ -47,6 +48,8 @@ MIX_PACKED = (
     "Glm5NextTextAttention",
     "Inkling2FullAttention",
     "Inkling2SlidingAttention",
+    "Inkling2LoopFullAttention",
+    "Inkling2LoopSlidingAttention",
     "InklingAttention",
     "RecurrentGemmaRecurrentBlock",
     "RwkvForCausalLM",
@@ -60,7 +63,8 @@ class StandIn(NamedTuple):
 
     function: Callable[..., Any]  #: of the library's signature
     packing: tuple[str, ...] = PACKING  #: the packing keywords that it supports
-    source: str = ""  #: SHA-256 of the library's source where a whole method is replaced
+    #: SHA-256 of the library's source, by version, where a whole method is replaced
+    sources: tuple[str, ...] = ()
 
 
 #: Functions of the library's modules, and methods, by name.
@@ -77,10 +81,13 @@ STAND_INS = {
     "MiniMaxLightningAttention.forward": StandIn(
         f.lightning_attention,
         packing=("cu_seq_lens_q", "seq_idx"),
-        source="69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
+        sources=(
+            "69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
+            "03c3f915c0c99c0943f3a981fd7ea0b430d11a194cb66a4ac46f42d1fec7d27f",
+        ),
     ),
     **{
-        f"{name}.forward": StandIn(decoding(layer), (), layer.source)
+        f"{name}.forward": StandIn(decoding(layer), (), layer.sources)
         for layer in LAYERS
         for name in layer.classes
     },
@@ -91,6 +98,6 @@ STAND_INS = {
     "xLSTMBackend.forward": StandIn(
         scans.xlstm_backend,
         packing=(),
-        source="ada65c0d031ae105da063d752e7f73222d23442f1c795d4548e7bb053845b15b",
+        sources=("ada65c0d031ae105da063d752e7f73222d23442f1c795d4548e7bb053845b15b",),
     ),
 }

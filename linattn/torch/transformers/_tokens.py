@@ -77,7 +77,7 @@ class Layer(NamedTuple):
 
     project: Callable[[Any, Tensor], Projected]
     classes: tuple[str, ...]
-    source: str  #: the digest of its forward
+    sources: tuple[str, ...]  #: digests of its forward, by version
     bypassed: dict[str, str]  #: the modules that the fused step computes, and their digests
 
 
@@ -86,19 +86,28 @@ LAYERS = (
     Layer(
         _of_qwen3_next,
         ("Qwen3NextGatedDeltaNet",),
-        "177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
+        (
+            "177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
+            "d97f22719fb58479a36f882539659e5c98163c35e1837900d620f046745093f5",
+        ),
         _QWEN_NORM,
     ),
     Layer(
         _of_qwen3_5,
-        ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet"),
-        "8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+        ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet", "LaraMiniGatedDeltaNet"),
+        (
+            "8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+            "08cf65a63ca582a2d2673346f42cccba2aac0ae606d1b6546c377a8a075817c5",
+        ),
         _QWEN_NORM,
     ),
     Layer(
         _of_kimi,
         ("KimiLinearDeltaAttention",),
-        "e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
+        (
+            "e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
+            "18a6676bcbf5260aa3ba564e8cfcd9f14c31ff3b1b41563c2ea3f615e533f196",
+        ),
         {
             "forget_gate": "f855c68f8a68417b8060836564dc5af070a4c936ed668558f1f6085527644335",
             "o_norm": "536ae00bbdc7d8e7670b319fb653b19b7d4bc4f65b1155ba6f80546d71b10658",
@@ -113,7 +122,10 @@ LAYERS = (
             "NemotronHMamba2Mixer",
             "Zamba2MambaMixer",
         ),
-        "691f3ca98636d47322a3febd3c3036a9f928f257a66fdc1008a81274f1f696ff",
+        (
+            "691f3ca98636d47322a3febd3c3036a9f928f257a66fdc1008a81274f1f696ff",
+            "c215be341ddf22ff2b42b656a345c782b439f94a10eb0a4bfc461f6c57982c99",
+        ),
         {"norm": "2ed3aa30edfb36e256adf22eee766f8828e576397eba4b5568e8bb6b63e860e1"},
     ),
 )
@@ -126,10 +138,10 @@ def decoding(layer: Layer) -> Callable[..., Any]:
     """The forward of a layer that decodes a token by one fused step."""
 
     def forward(
-        self: Any, hidden_states: Tensor, cache_params: Any = None,
+        self: Any, hidden_states: Tensor, cache: Any = None,
         attention_mask: Tensor | None = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        return _decoded(self, hidden_states, cache_params, attention_mask, layer)
+        return _decoded(self, hidden_states, cache, attention_mask, layer)
 
     return forward
 
