@@ -16,7 +16,7 @@ _OTHERS = (
     "softmax_attention",
 )
 _POOLS = ("state_indices", "state_at")
-#: What only calls of NumPy arrays and of tensors have: a pool is written to.
+#: What only calls of whole sequences have.
 _LOCAL = (*_POOLS, "block")
 _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
@@ -91,7 +91,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "exact_state", "half_state", "in_place", "rescaling", "MemoryError", *_LOCAL),
+    without=("out", "exact_state", "half_state", "in_place", "rescaling", "MemoryError", *_POOLS),
     added=(
         Added(
             "axis_name",
@@ -113,7 +113,7 @@ JAX = Bridge(
         Raised(
             "ValueError",
             "axis_name",
-            "is given with key_lengths, cu_seqlens, or a beta a value channel",
+            "is given with key_lengths, cu_seqlens, block, or a beta a value channel",
         ),
     ),
     notes=(

@@ -25,8 +25,8 @@ If a version of JAX does not accept the handler, you get a warning, `IN_C` is Fa
 
 Within `jax.shard_map`, ``axis_name`` is the axis of the mesh along which the tokens are cut.  Each
 device computes the effect of its tokens on the state, and one all-gather sends these effects:
-nothing else is sent.  ``key_lengths`` and ``cu_seqlens`` have to be None then, and ``beta`` one
-number a token; `noncausal` and `causal_conv1d` have no ``axis_name``.  Gradients need
+nothing else is sent.  ``key_lengths``, ``cu_seqlens`` and ``block`` have to be None then, and
+``beta`` one number a token; `noncausal` and `causal_conv1d` have no ``axis_name``.  Gradients need
 `jax.shard_map` with ``check_vma=False``.
 """
 
@@ -48,7 +48,7 @@ from .._bridges.rows import JAX
 from .._call.recurrence import Recurrence
 from .._docs.templates import Raised
 from .._states.state_arrays import State
-from . import _functions, _recurrence, _sharded
+from . import _blocks, _functions, _recurrence, _sharded
 from ._custom_calls import IN_C
 
 if TYPE_CHECKING:
@@ -56,10 +56,15 @@ if TYPE_CHECKING:
 
 
 def _forward(r: Recurrence) -> Callable[..., Any]:
-    def forward(operands: tuple[Any, ...], *, axis_name: str | None = None, **options: Any) -> Any:
-        if axis_name is None:
-            return _recurrence.forward(r, operands, **options)
-        return _sharded.forward(r, operands, axis_name, **options)
+    def forward(
+        operands: tuple[Any, ...], *, axis_name: str | None = None, block: int | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        if axis_name is not None:
+            return _sharded.forward(r, operands, axis_name, block=block, **options)
+        if block is not None:
+            return _blocks.forward(r, operands, block, **options)
+        return _recurrence.forward(r, operands, **options)
 
     return forward
 

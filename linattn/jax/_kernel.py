@@ -85,14 +85,15 @@ def gradients(kernel: Kernel, given: Sequence[Any], grads: Sequence[Any]) -> lis
     sizes = kernel.sizes(arrays)
     count = len(kernel.operands)
     operands, rest = arrays[:count], arrays[count:]
-    # The gradient of an operand without tokens is a sum over the tokens of each sequence.
+    # The gradient of an operand without tokens is a sum over the tokens of each sequence, and
+    # what is summed is not rounded to 16 bits before.
     by_sequence = [bool(kernel.state) and "n" not in dims for dims in kernel.operands]
     outputs = []
-    for x, each, y in zip(operands, by_sequence, given, strict=False):
+    for x, dims, each, y in zip(operands, kernel.operands, by_sequence, given, strict=False):
         own = x.shape[len(lead) :]
         shape = (*lead, sizes["p"], *own) if each else (*lead, *own)
-        # What is to be summed is not rounded to 16 bits before.
-        outputs.append(like(shape, x.dtype if shape == y.shape else work_dtype(x.dtype)))
+        is_whole = "n" in dims and shape == y.shape
+        outputs.append(like(shape, x.dtype if is_whole else work_dtype(x.dtype)))
     states = rest[len(kernel.indices) :]
     outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in states]
     grad_out, *grad_state = map(_conjugate, grads)

@@ -40,14 +40,14 @@ def forward(
     name = r.names["step" if one else "forward"]
     no_string(name, "return_state", return_state)
     arrays = promoted_of(name, r, operands)
-    phi = _resolved(name, feature_map, normalize)
+    phi = map_of(name, feature_map, normalize)
     call = read_of(name, r, arrays)
     _spread(r, arrays, call)
     dtype, keys = dtype_of(arrays), keys_of(r, arrays)
     if key_lengths is not None:
         key_lengths = _traced_checks.key_lengths(name, key_lengths, keys, call.batch)
     if not isinstance(phi, str):
-        _map(name, arrays, phi, key_lengths)
+        map_keys(name, arrays, phi, key_lengths)
         phi = "identity"
         call = read_of(name, r, arrays)
     if scale is None:
@@ -108,7 +108,7 @@ def initial_state(
             raise TypeError(
                 f"{NAME}: {key} has shape {x.shape}; expected sizes that are numbers, not symbols"
             )
-    phi = _resolved(NAME, feature_map, normalize)
+    phi = map_of(NAME, feature_map, normalize)
     dtype = work_dtype(dtype_of(arrays))
 
     def features(d: int) -> int:
@@ -128,7 +128,7 @@ def initial_state(
     return state
 
 
-def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
+def map_of(name: str, feature_map: Any, normalize: Any) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
     flag(name, "normalize", normalize)
     if isinstance(feature_map, str) and feature_map in NAMES:
@@ -159,7 +159,7 @@ def _mapped(phi: FeatureMap, x: Any) -> Any:
     return call_method(phi, "__call__", like(shape, x.dtype), (x,), "expand_dims")
 
 
-def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
+def map_keys(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
     """Replaces q and k by their features, in the dtype that the call computes in."""
     if key_lengths is not None:  # the map does not see what stands behind the last key
         position, end = aligned(jnp.arange(arrays["k"].shape[-2]), key_lengths[..., None])

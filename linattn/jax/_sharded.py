@@ -24,13 +24,14 @@ from ._recurrence import dtype_of, promoted_of
 
 def forward(
     r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
-    return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
+    return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None,
+    block: int | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`_recurrence.forward`, for this device's tokens."""
     no_string(r.name, "return_state", return_state)
-    if key_lengths is not None or cu_seqlens is not None:
+    if any(x is not None for x in (key_lengths, cu_seqlens, block)):
         raise ValueError(
-            f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
+            f"{r.name}: key_lengths, cu_seqlens or block is given; expected None with axis_name"
         )
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from states import flat
-from table import ALL, CASES, allowed
+from table import ALL, BLOCKS, CASES, allowed
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -22,7 +22,7 @@ def compare(result, expected):
         assert (abs(x - y) <= allowed(*flat(expected))).all()
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
 def test_results_and_gradients(case):
     operands = case.operands((2,), 9)
     grad = operands["grad_out"]
@@ -52,3 +52,29 @@ def test_states_and_steps(case):
     step = jax.jit(partial(getattr(la, case.step), **case.step_options))
     result = step(**case.token(operands, 0), state=start)
     compare(result, list(case.one_step(operands, 0, start)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("case", [x for x in ALL + BLOCKS if x.name != "linformer"], ids=str)
+def test_dtypes(case, dtype):
+    """The bits of NumPy's results and gradients, which JAX rounds to their operands' dtypes."""
+    operands = case.operands((2,), 9, dtype=jax.numpy.dtype(dtype))
+    rows = case.row.operands if case.held else ()
+    wide = [x.name for x in rows if x.state_dtype and x.name in operands]
+    for gates in {dtype, "float32"} if wide else {dtype}:
+        operands |= {name: operands[name].astype(gates) for name in wide}
+        names = {name: operands[name] for name in case.letters}
+        o, back = jax.vjp(lambda given: case.call(given, la), names)
+        (grads,) = back(jax.numpy.asarray(operands["grad_out"], o.dtype))
+        found = [o, *(grads[name] for name in case.letters)]
+        expected = [case.call(operands), *case.backward(operands)]
+        if case.held:
+            found.append(case.forward(operands, la)[1])
+            expected.append(case.forward(operands)[1])
+        arrays = map(np.asarray, jax.tree.leaves(found))
+        for x, y in zip(arrays, flat(expected), strict=True):
+            assert x.tobytes() == y.astype(x.dtype).tobytes()
+        assert o.dtype == dtype
+        assert all(x.dtype == names[name].dtype for name, x in grads.items())
+        if case.held:
+            assert {x.dtype for x in jax.tree.leaves(found[-1])} == {np.dtype("f4")}

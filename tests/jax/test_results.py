@@ -25,24 +25,6 @@ def test_results_and_gradients(name, operands, options):
     check_grads(run, operands, order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_dtypes(dtype):
-    operands = [jnp.asarray(x, dtype) for x in (Q, K, V)]
-    gates, beta = jnp.asarray(G, jnp.float32), jnp.asarray(BETA, dtype)
-    o, state = la.gated_delta(*operands, gates, beta, feature_map="l2norm", return_state=True)
-    assert o.dtype == dtype and state.s.dtype == jnp.float32
-    expected, end = linattn.gated_delta(*map(np.asarray, (*operands, gates, beta)),
-                                        feature_map="l2norm", return_state=True)  # fmt: skip
-    np.testing.assert_array_equal(np.asarray(o, np.float32), np.asarray(expected, np.float32))
-    np.testing.assert_array_equal(np.asarray(state.s), end.s)
-    grads = jax.grad(
-        lambda *x: la.gated_delta(*x, feature_map="l2norm").astype(jnp.float32).sum(),
-        argnums=(0, 1, 2, 3, 4),
-    )(*operands, gates, beta)
-    assert [x.dtype for x in grads] == [dtype, dtype, dtype, jnp.float32, dtype]
-    assert all(bool(jnp.isfinite(x).all()) for x in grads)
-
-
 def test_no_copy():
     """XLA gives its buffers to C as they are, those that are broadcast too, and adds none."""
     operands = Q, K[:, :1], V[:1]

@@ -1,0 +1,110 @@
+"""``block`` of JAX's arrays: what `test_every_case` leaves to options, maps, errors, transforms."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from bounds import close
+from states import flat
+from table import BLOCKS, allowed, first_of
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_cases import _wide  # noqa: E402, F401  # 64 bits
+
+import linattn  # noqa: E402
+import linattn.jax as la  # noqa: E402
+
+N = 11
+EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
+PHI = linattn.feature_maps.get("dpfp")
+
+
+def having(case, **options):
+    return case._replace(options=case.options | options)
+
+
+@EACH
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    "more", [{"key_lengths": [4, N]}, {"cu_seqlens": [0, 0, 4, N]}, {"block": 2**40}],
+    ids=lambda x: next(iter(x)),
+)  # fmt: skip
+def test_options(case, more, traced):
+    """Their values known to the trace or not, results and gradients are those of arrays."""
+    operands = case.operands((2,), N)
+    names = {name: operands[name] for name in case.letters}
+    if "block" in more:
+        case, more = having(case, **more), {}
+
+    def f(given, more):
+        return case.forward(given, la, **more)
+
+    run = jax.jit(f) if traced else lambda given, more: jax.jit(partial(f, more=more))(given)
+    arrays = {name: np.array(x) if np.ndim(x) else x for name, x in more.items()}
+    o, state = run(names, arrays)
+    expected = case.forward(operands, **more)
+    for x, y in zip(jax.tree.leaves((o, state)), flat(list(expected)), strict=True):
+        close(np.asarray(x), y, atol=allowed(*flat(list(expected))))
+    grads = jax.grad(lambda given: (run(given, arrays)[0] * operands["grad_out"]).sum())(names)
+    wanted = case.backward(operands, **more)
+    for name, y in zip(case.letters, wanted, strict=True):
+        close(np.asarray(grads[name]), y, atol=allowed(*wanted))
+
+
+@EACH
+@pytest.mark.parametrize("feature_map", [PHI, jnp.exp], ids=["object", "function"])
+def test_maps(case, feature_map):
+    """Keys that write nothing have no features, whatever the map makes of 0; 16 bits stay."""
+    known = PHI if feature_map is PHI else "exp"
+    for dtype in ("float64", "float16"):
+        operands = case.operands((2,), N, dtype=dtype)
+        o = having(case, feature_map=feature_map).call(operands, la)
+        expected = having(case, feature_map=known).call(operands)
+        assert o.dtype == dtype
+        close(np.asarray(o, float), expected.astype(float), atol=allowed(expected))
+
+
+@EACH
+def test_vmap_and_one_token(case):
+    operands = case.operands((2,), N)
+    names = {name: operands[name] for name in case.letters}
+    whole = case.call(names, la)
+    np.testing.assert_array_equal(jax.vmap(lambda x: case.call(x, la))(names), whole)
+    single, without = (having(case, block=x).call(names, la) for x in (1, None))
+    np.testing.assert_array_equal(single, without)
+    assert case.call({name: x[:, :0] for name, x in names.items()}, la).shape[-2] == 0
+
+
+@EACH
+def test_export(case):
+    """For any number of tokens."""
+    operands = case.operands((2,), N)
+    names = {name: operands[name] for name in case.letters}
+    (n,) = jax.export.symbolic_shape("n")
+    shapes = {
+        name: jax.ShapeDtypeStruct((2, n, *x.shape[2:]), x.dtype) for name, x in names.items()
+    }
+    exported = jax.export.export(
+        jax.jit(lambda x: case.call(x, la)),
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("linattn")],
+    )(shapes)
+    np.testing.assert_array_equal(exported.call(names), case.call(names, la))
+
+
+def test_errors():
+    x = jnp.ones((N, 4))
+    for block, kind, text in (
+        (0, ValueError, "block is 0; expected at least 1"),
+        (2.0, TypeError, "block is 2.0"),
+    ):
+        with pytest.raises(kind, match=rf"^causal: {text}"):
+            la.causal(x, x, x, block=block)
+    with pytest.raises(ValueError, match=r"^gated: block is 2 and bonus is given"):
+        la.gated(x, x, x, -x[:, 0], bonus=x[0], block=2)
+    with pytest.raises(ValueError, match=r"^causal: key_lengths, cu_seqlens or block is given"):
+        la.causal(x, x, x, block=2, axis_name="tokens")
+    with pytest.raises(ValueError, match=r"^causal: cu_seqlens ends with 3; expected n = 11"):
+        la.causal(x, x, x, block=2, cu_seqlens=np.array([0, 3]))
+    assert "block" not in linattn.jax.noncausal.__doc__
