@@ -35,6 +35,7 @@ FAMILIES = {
     "delta": "Delta rule",
     "gated": "Gated recurrences",
     "blocks": "Tokens in blocks",
+    "products": "Products of bfloat16 operands",
     "scans": "Scans",
     "mamba3": "Mamba-3",
     "maps": "Feature maps, Linformer and softmax attention",

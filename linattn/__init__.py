@@ -18,6 +18,7 @@ if os.path.isdir(_sources := os.path.join(os.path.dirname(__file__), "../src/ker
 from . import feature_maps, ufuncs
 from ._call.fused import FusedState
 from ._call.initial import initial_state
+from ._core.product_dtype import get_products, products, set_products
 from ._core.settings import (
     get_include,
     get_isa,
@@ -91,6 +92,7 @@ __all__ = [
     "get_include",
     "get_isa",
     "get_num_threads",
+    "get_products",
     "get_spin_time",
     "initial_state",
     "lengths_from_mask",
@@ -109,11 +111,13 @@ __all__ = [
     "momentum_delta_step",
     "noncausal",
     "noncausal_backward",
+    "products",
     "selective_scan",
     "selective_scan_backward",
     "selective_scan_step",
     "set_isa",
     "set_num_threads",
+    "set_products",
     "set_spin_time",
     "show_config",
     "slstm",

@@ -2,6 +2,7 @@
 
     python tools/error_table.py --markdown
     python tools/error_table.py --markdown --states
+    python tools/error_table.py --markdown --products
 
 The reference is the NumPy twin in long double.  Each figure is the largest error of any entry of
 any result, divided by u M.  u is the unit roundoff of the dtype of the computation (float32 for
@@ -17,7 +18,8 @@ Operands come from three distributions (`KINDS`): rounding errors that cancel wh
 centred add up when they are not.  The first distribution has the bound for random operands, the
 others have the bound for all operands (`bounds`).
 
-`--states` measures single tokens instead, on states of 16 bits (`half_states`).
+`--states` measures single tokens instead, on states of 16 bits (`half_states`), and `--products`
+bfloat16 operands with products of float32 and of bfloat16, in units of u M, u that of bfloat16.
 
 For 16-bit dtypes the figure is a fraction of the allowed error, which is the bound plus one
 rounding of the result.
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +38,7 @@ from ml_dtypes import bfloat16, finfo
 
 import linattn
 from linattn import reference
+from linattn._linattn import operators
 from linattn.reference import conv as ref_conv
 from linattn.reference import softmax as ref_softmax
 
@@ -64,6 +67,8 @@ from table import Case as TableCase
 LENGTHS = (1024, 65536)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 WIDTH = 16
+Show = Callable[[list[str]], None]  # prints the cells of a line
+TINY = float(np.finfo(np.float32).tiny)
 #: Distributions of operands, and how the table describes them.
 KINDS = {
     "normal": "N(0, 1)",
@@ -292,12 +297,38 @@ def largest_error(row: Row, dtype: np.dtype, n: int) -> float:
     return worst
 
 
-def show_states(show: Callable[[list[str]], None], markdown: bool) -> None:
+def begin(show: Show, markdown: bool, names: Sequence[str], figures: Sequence[str]) -> None:
+    """The head of a table."""
+    show([*names, *figures])
+    if markdown:
+        show([*("---" for _ in names), *("---:" for _ in figures)])
+
+
+def product_error(row: Row, products: str, n: int) -> float:
+    """Of bfloat16 operands, in units of u M, where u is that of bfloat16."""
+    with linattn.products(products):
+        results, exact, magnitudes = row.run(np.dtype(bfloat16), n)
+    unit = float(finfo(bfloat16).eps) / 2
+    return max(
+        float((abs(x.astype(np.longdouble) - y) / (unit * magnitude + TINY)).max())
+        for x, y, magnitude in zip(results, exact, magnitudes, strict=False)
+    )
+
+
+def show_products(show: Show, markdown: bool, lengths: Sequence[int]) -> None:
+    columns = [(products, n) for products in ("float32", "bfloat16") for n in lengths]
+    figures = [f"{products} n = {n:,}" for products, n in columns]
+    begin(show, markdown, ["operator", "operands", "M"], figures)
+    for row in rows():
+        if operators.get(row.name.split(",")[0], {}).get("products"):
+            errors = [f"{product_error(row, *column):.2g}" for column in columns]
+            show([row.name, KINDS[row.kind], row.measure, *errors])
+
+
+def show_states(show: Show, markdown: bool) -> None:
     """The errors of steps on states of each dtype, relative to the largest output so far."""
     dtypes, counts = [np.dtype(x) for x in (np.float32, np.float16, bfloat16)], (64, 512, 4096)
-    show(["step", *(f"{dtype} n = {n:,}" for dtype in dtypes for n in counts)])
-    if markdown:
-        show(["---", *("---:" for _ in dtypes for _ in counts)])
+    begin(show, markdown, ["step"], [f"{dtype} n = {n:,}" for dtype in dtypes for n in counts])
     for name in half_states.RULES:
         found = [half_states.growth(name, dtype) for dtype in dtypes]
         show([name, *(f"{x.error(n):.1e}" for x in found for n in counts)])
@@ -310,6 +341,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--only", default="", help="only operators whose name starts with this")
     parser.add_argument("--states", action="store_true", help="steps on states of 16 bits instead")
+    parser.add_argument("--products", action="store_true", help="products of bfloat16 instead")
     args = parser.parse_args()
     template = "| {} |" if args.markdown else "{}"
     show = lambda cells: print(  # noqa: E731
@@ -318,12 +350,13 @@ def main() -> None:
     if args.states:
         show_states(show, args.markdown)
         return
+    if args.products:
+        show_products(show, args.markdown, args.lengths)
+        return
     dtypes = [np.dtype(bfloat16 if x == "bfloat16" else x) for x in args.dtypes]
     columns = [(dtype, n) for dtype in dtypes for n in args.lengths]
-    head = ["operator", "operands", "M", "bound", *(f"{dtype} n = {n:,}" for dtype, n in columns)]
-    show(head)
-    if args.markdown:
-        show(["---", "---", "---", *("---:" for _ in head[3:])])
+    figures = ["bound", *(f"{dtype} n = {n:,}" for dtype, n in columns)]
+    begin(show, args.markdown, ["operator", "operands", "M"], figures)
     for row in rows():
         if row.name.startswith(args.only):
             errors = [f"{largest_error(row, *column):.2g}" for column in columns]

@@ -84,8 +84,9 @@ def _table():
                 yield what, partial(side, partial(backward, name, False), forward), sizes, []
     for name in ("causal", "delta", "gated", "gated_delta", "dplr"):
         sizes = 1, 262144 if name == "causal" else 32768, 64
-        call = partial(side, partial(backward, name, False), True)
-        yield f"{name}, one head of N = {sizes[1]:,}", call, sizes, []
+        for forward, end in ((True, ""), (False, "_backward")):
+            call = partial(side, partial(backward, name, False), forward)
+            yield f"{name}{end}, one head of N = {sizes[1]:,}", call, sizes, []
     for sizes in ((4096, 4096), (2048, 5120)):
         for name, make, second in (
             ("selective_scan", scans.backward, True), ("linear_scan", scans.linear, False),

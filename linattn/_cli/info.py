@@ -15,11 +15,13 @@ from typing import Any
 
 from linattn import _linattn
 from linattn._core import settings
+from linattn._core.control_groups import cpu_quota
 
-#: Environment variables that set the threads and instruction set of linattn and similar libraries.
+#: Environment variables that set up linattn and the threads of similar libraries.
 VARIABLES = (
     "LINATTN_ISA",
     "LINATTN_NUM_THREADS",
+    "LINATTN_PRODUCTS",
     "LINATTN_SPIN_TIME",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -55,6 +57,9 @@ def describe() -> dict[str, Any]:
         "compiler": config["compiler"],
         "instruction set": config["isa"],
         "available": list(config["isas"]),
+        "products": config["products"],
+        "products of": [x for x, row in _linattn.operators.items() if row["products"]],
+        "AVX512-BF16": config["AVX512-BF16"],
         "threads": config["threads"],
         "environment": {name: os.environ.get(name) for name in VARIABLES},
         "problems": list(settings.problems),
@@ -70,7 +75,7 @@ def describe() -> dict[str, Any]:
         "cpus to run on": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else None,
-        "cpu quota": settings.cpu_quota(),
+        "cpu quota": cpu_quota(),
         "caches": _caches(),
     }
 

@@ -44,15 +44,33 @@ def run(
     stands for what is left out: the indices of a single sequence, states of zeros, and unwanted
     outputs, which NumPy computes regardless.  ``dtype`` is that of gradients after
     `gradient_sums.sum_all`.  If it has 16 bits, the gradients to be summed are float32, and so are
-    all of them if NumPy makes the call.
+    all of them if NumPy makes the call.  NumPy would also cast the operands to float32, so arrays
+    are copied to go to the gufunc directly: products then obey `set_products`.
     """
     outputs = outputs or (None,) * gufunc.nout
+    narrow = dtype is not None and dtype.itemsize == 2
     result = fast_call(gufunc, *inputs, *outputs)
+    if result is NotImplemented and narrow and all(map(_is_copied, inputs)):
+        result = fast_call(gufunc, *_copied(gufunc, inputs), *outputs)
     if result is NotImplemented:
-        gradient = {"dtype": np.float32} if dtype is not None and dtype.itemsize == 2 else {}
+        gradient = {"dtype": np.float32} if narrow else {}
         outputs = tuple(None if x is ... else x for x in outputs)
         result = through_numpy(gufunc, *_filled(gufunc, inputs), out=outputs, **gradient)
     return result if isinstance(result, tuple) else (result,)
+
+
+def _is_copied(x: Any) -> bool:
+    return x is ... or isinstance(x, (float, np.ndarray))
+
+
+def _copied(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs, of which arrays are aligned and have the dtypes of the gufunc's loop."""
+    kinds = [float if isinstance(x, float) else x.dtype for x in _filled(gufunc, inputs)]
+    dtypes = gufunc.resolve_dtypes((*kinds, *(None,) * gufunc.nout))
+    return tuple(
+        np.require(x, dtype, ["ALIGNED", "ENSUREARRAY"]) if isinstance(x, np.ndarray) else x
+        for x, dtype in zip(inputs, dtypes, strict=False)
+    )
 
 
 @quiet

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import sys
 from contextlib import ContextDecorator
-from itertools import product
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,8 @@ import numpy as np
 import linattn._linattn as _linattn  # not from the package, which imports this module
 
 from .._version import __version__
+from .control_groups import cpu_quota
+from .product_dtype import get_products, set_products
 
 MAX_THREADS = 1024  #: limit of the pool
 MAX_SPIN_TIME = 100_000  #: microseconds
@@ -214,6 +214,8 @@ def set_isa(name: str) -> None:
 class one_isa(ContextDecorator):
     """A context in which this thread's calls use one instruction set, whatever other threads set.
 
+    The choice of products stays the same, too.
+
     Use it around several gufunc calls whose results have to be consistent, or as a decorator of
     a function that makes them.
     """
@@ -231,6 +233,8 @@ def config() -> dict[str, Any]:
         "version": __version__,
         "isa": get_isa(),
         "isas": available_isas(),
+        "products": get_products(),
+        "AVX512-BF16": _linattn.has_bfloat16_products,
         "threads": get_num_threads(),
         "compiler": _linattn.compiler,
         "numpy": np.__version__,
@@ -238,7 +242,7 @@ def config() -> dict[str, Any]:
 
 
 def show_config() -> None:
-    """Print the version, instruction set, threads, compiler and NumPy in use.
+    """Print the version, instruction set, products, threads, compiler and NumPy in use.
 
     Returns
     -------
@@ -255,6 +259,8 @@ def show_config() -> None:
             linattn: ...
     instruction set: ...
           available: ...
+           products: ...
+        AVX512-BF16: ...
             threads: ...
            compiler: ...
               numpy: ...
@@ -263,6 +269,8 @@ def show_config() -> None:
         "version": "linattn",
         "isa": "instruction set",
         "isas": "available",
+        "products": "products",
+        "AVX512-BF16": "AVX512-BF16",
         "threads": "threads",
         "compiler": "compiler",
         "numpy": "numpy",
@@ -277,9 +285,9 @@ problems: list[str] = []
 
 
 def _read_environment() -> None:
-    """Apply LINATTN_ISA, the number of threads and how long they stay awake; a wrong value is an
-    ImportError."""
+    """Apply the environment variables of this module; a wrong value is an ImportError."""
     isa = os.environ.get("LINATTN_ISA")
+    of_operands = os.environ.get("LINATTN_PRODUCTS")
     spin = os.environ.get("LINATTN_SPIN_TIME")
     threads = os.environ.get("LINATTN_NUM_THREADS")
     try:
@@ -287,6 +295,11 @@ def _read_environment() -> None:
             set_isa(isa)
     except ValueError as error:
         _refuse(f"environment variable LINATTN_ISA: {error}")
+    try:
+        if of_operands:
+            set_products(of_operands)
+    except ValueError as error:
+        _refuse(f"environment variable LINATTN_PRODUCTS: {error}")
     try:
         set_num_threads(int(threads) if threads else _default_threads())
     except ValueError:
@@ -330,41 +343,6 @@ def _default_threads() -> int:
     if threads < 1:  # treated as unset
         threads = min(get_num_threads(), cpu_quota() or MAX_THREADS)  # initially the CPU affinity
     return min(threads, MAX_THREADS)
-
-
-def cpu_quota(root: Path = Path("/")) -> int | None:
-    """The CPU quota of the process's control groups, rounded up; None without one.
-
-    ``root`` is the folder with /proc and /sys.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except (OSError, ValueError):
-        return None
-    quotas = []
-    for controllers, path in (x.split(":", 2)[1:] for x in lines if x.count(":") > 1):
-        if not controllers:  # version 2
-            mounts: tuple[str, ...] = ("", "unified")
-            files: tuple[str, ...] = ("cpu.max",)
-        elif "cpu" in controllers.split(","):
-            mounts, files = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        else:
-            continue
-        group = PurePosixPath(path.lstrip("/"))
-        # A container may see its own group as the root of the mount.
-        for mount, folder in product(mounts, (group, *group.parents)):
-            quotas.append(_quota(root / "sys/fs/cgroup" / mount / folder, files))
-    return min((math.ceil(x) for x in quotas if x is not None), default=None)
-
-
-def _quota(folder: Path, files: tuple[str, ...]) -> float | None:
-    """CPU time per period, divided by the period."""
-    try:
-        text = " ".join((folder / name).read_text() for name in files)
-        quota, period = map(int, text.split())
-    except (OSError, ValueError):  # no quota is "max" in version 2
-        return None
-    return quota / period if quota > 0 and period > 0 else None  # no quota is -1 in version 1
 
 
 def _register_threadpoolctl() -> None:

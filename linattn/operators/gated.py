@@ -89,8 +89,8 @@ def gated_backward() -> None:
     Notes
     -----
     About 12 n d m floating-point operations per head.  Memory beyond the arrays: n bytes, and
-    about 2 sqrt(n / 32) + 4 states of d m numbers per thread (n / 64 if d > 192).  If resets and
-    growing gates end chunks early, it is at most 2 sqrt(n) + 4 states, or 2.5 sqrt(n) + 4 with a
+    about 3 sqrt(n / 32) + 4 states of d m numbers per thread (n / 64 if d > 192).  If resets and
+    growing gates end chunks early, it is at most 3 sqrt(n) + 4 states, or 4.5 sqrt(n) + 4 with a
     gate per key channel; this is reserved, but not touched while chunks are whole.
 
     The error of dg, like that of the other gradients, is proportional to the sum of the magnitudes

@@ -82,7 +82,7 @@ def gated_delta_backward() -> None:
     Notes
     -----
     About 20 n d m floating-point operations per head.  Memory beyond the arrays: n bytes, and at
-    most 2.5 sqrt(n) + 3 states of d m numbers per thread, a quarter of which is touched while
+    most 4.5 sqrt(n) + 5 states of d m numbers per thread, a quarter of which is touched while
     chunks are whole.  16-bit operands need n m float32 numbers more.
 
     dg is a sum of products of the memory before a token's decay and its gradient after the decay,

@@ -54,9 +54,24 @@ level(void)
     }
     return have;
 }
+
+/* AVX512_BF16: CPUID leaf 7, subleaf 1. */
+static int
+multiplies_pairs(void)
+{
+    unsigned eax = 0, ebx, ecx, edx;
+    return level() >= 4 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) &&
+           (eax & 1u << 5) != 0;
+}
 #else
 static int
 level(void)
+{
+    return 0;
+}
+
+static int
+multiplies_pairs(void)
 {
     return 0;
 }
@@ -102,8 +117,10 @@ enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 
 static const struct isa *usable[NISAS + 1]; /* best first, terminated by NULL */
 static _Atomic(const struct isa *) selected;
+static int has_pairs;
+static atomic_int pairs;
 static _Thread_local const struct isa *held;
-static _Thread_local int holds;
+static _Thread_local int held_pairs, holds;
 
 int
 la_cpu_init(void)
@@ -119,6 +136,7 @@ la_cpu_init(void)
         return -1;
     }
     selected = usable[0];
+    has_pairs = multiplies_pairs();
     return 0;
 }
 
@@ -127,6 +145,33 @@ la_cpu_table(enum la_dtype dtype)
 {
     const struct isa *isa = holds > 0 ? held : atomic_load(&selected);
     return isa->tables[dtype];
+}
+
+enum la_products
+la_cpu_products(void)
+{
+    const int wanted = holds > 0 ? held_pairs : atomic_load(&pairs);
+    return !wanted     ? LA_FLOAT_PRODUCTS
+           : has_pairs ? LA_NATIVE_PRODUCTS
+                       : LA_BFLOAT_PRODUCTS;
+}
+
+void
+la_cpu_select_products(int of_pairs)
+{
+    atomic_store(&pairs, of_pairs);
+}
+
+int
+la_cpu_selected_pairs(void)
+{
+    return atomic_load(&pairs);
+}
+
+int
+la_cpu_has_pairs(void)
+{
+    return has_pairs;
 }
 
 const char *
@@ -146,6 +191,7 @@ la_cpu_hold(void)
 {
     if (holds++ == 0) {
         held = atomic_load(&selected);
+        held_pairs = atomic_load(&pairs);
     }
 }
 

@@ -26,4 +26,13 @@ int la_cpu_select(const char *name);
 /* The name of the selected instruction set. */
 const char *la_cpu_selected(void);
 
+/* What products of bfloat16 operands are of, held like the kernels: floats, or pairs if
+ * that was selected. */
+enum la_products la_cpu_products(void);
+void la_cpu_select_products(int pairs);
+int la_cpu_selected_pairs(void);
+
+/* Whether processor and operating system have AVX512_BF16. */
+int la_cpu_has_pairs(void);
+
 #endif

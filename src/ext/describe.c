@@ -141,6 +141,7 @@ describe_operator(enum la_op op)
         put(dict, "complex", flag(op, LA_TAKES_COMPLEX)) ||
         put(dict, "compensated", flag(op, LA_COMPENSATED)) ||
         put(dict, "half_states", flag(op, LA_HALF_STATES)) ||
+        put(dict, "products", flag(op, LA_PRODUCTS)) ||
         put(dict, "public", PyBool_FromLong(!internal)) ||
         put(dict, "elementwise", flag(op, LA_ELEMENTWISE)) ||
         put(dict, "summary", Py_BuildValue("z", row->doc)) ||

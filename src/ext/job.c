@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu.h"
 #include "number.h"
 #include "pool.h"
 
@@ -103,13 +104,17 @@ la_job_read(struct job *job)
     }
     h->n = la_job_dimension(call, 'n', 1);
     h->s = la_job_dimension(call, 's', h->n);
-    h->d = h->all_d = la_job_dimension(call, 'd', 0);
+    h->d = la_job_dimension(call, 'd', 0);
     h->m = h->all_m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
     h->sizes.c = la_job_dimension(call, 'c', 0);
     h->sizes.p = la_job_dimension(call, 'p', 0);
     h->sizes.t = la_job_dimension(call, 't', 0);
     h->map = call->map;
+    h->products = LA_FLOAT_PRODUCTS;
+    if (job->properties & LA_PRODUCTS && call->x[0].type == LA_BFLOAT) {
+        h->products = la_cpu_products();
+    }
     h->large = results(call) >= LA_LARGE;
     h->normalize = (signature->variant & LA_WITH_NORMALIZER) != 0;
     job->sequences = la_job_dimension(call, 'r', 1);
@@ -334,12 +339,14 @@ la_job_compute(struct job *job, struct la_head *h, int lane)
     if (lane > 0) {
         la_modes_set(job->modes);
     }
-    if (scratch->poison != 0 && job->kernel->scratch(h) > scratch->bytes) {
+    const struct la_stages *stages = &job->table->stages[job->call->signature->op];
+    const int is_stage = h->chunks != NULL;
+    if (scratch->poison != 0 &&
+        (is_stage ? stages->scratch : job->kernel->scratch)(h) > scratch->bytes) {
         atomic_store(&job->overrun, 1);
         return 1;
     }
-    const struct la_stages *stages = &job->table->stages[job->call->signature->op];
-    return h->poll(job) || (h->chunks != NULL ? stages->run(h) : job->kernel->run(h));
+    return h->poll(job) || (is_stage ? stages->run : job->kernel->run)(h);
 }
 
 int

@@ -1,7 +1,7 @@
 /* job.h: a call while it runs: the data shared by its pieces, where each piece lies in
  * memory, and how pieces are run.  plan.c makes units, split.c pieces of them, and so
- * do the four files that split units in other ways (interleave.c, stages.c,
- * backward_split.c, channel_split.c). */
+ * do the three files that split units in other ways (interleave.c, stages.c,
+ * channel_split.c). */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
@@ -31,11 +31,10 @@ struct job {
     ptrdiff_t panels, width; /* column panels of the values, columns per panel */
     ptrdiff_t rows, parts;   /* rows per part; parts of n */
     struct la_scratch scratch;
-    char *few;                                /* memory for it (scratch.h) */
-    la_modes modes;                           /* the caller's */
-    struct la_staged *staged;                 /* set by stages.c */
-    struct la_backward_split *backward_split; /* set by backward_split.c */
-    struct la_channel_split *channel_split;   /* set by channel_split.c */
+    char *few;                              /* memory for it (scratch.h) */
+    la_modes modes;                         /* the caller's */
+    struct la_staged *staged;               /* set by stages.c */
+    struct la_channel_split *channel_split; /* set by channel_split.c */
     int interleaved; /* heads that each thread interleaves (interleave.c), or 1 */
     atomic_int stop;
     atomic_int overrun; /* a piece needed more scratch than was measured */
@@ -108,8 +107,9 @@ enum la_status la_run_units(struct job *job, int threads);
  * that they all share (stages.c). */
 int la_is_staged(const struct job *job, size_t units, double work, int threads);
 
-/* Computes them, from job->first on, each thread with `bytes` bytes of scratch. */
-enum la_status la_run_staged(struct job *job, size_t units, size_t bytes, int threads);
+/* Computes them, from job->first on.  Sets *fits to 0 if they have to be computed in
+ * another way, since they have more chunks than expected. */
+enum la_status la_run_staged(struct job *job, size_t units, int threads, int *fits);
 
 /* Computes every call in stages for which an operator has them, in groups of so many
  * chunks; 0 ends it.  Returns the previous number.  For tests. */
@@ -122,9 +122,6 @@ ptrdiff_t la_interleaved_heads(const struct job *job, int threads);
 /* Runs a job with `heads` heads interleaved, each with `bytes` bytes of scratch. */
 enum la_status la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes,
                                   int threads);
-
-/* Computes the passes of each head's single sequence in parallel (backward_split.c). */
-enum la_status la_run_backward_split(struct job *job, int threads);
 
 /* Computes panels of each head's channels in parallel (channel_split.c). */
 enum la_status la_run_channel_split(struct job *job, int threads);

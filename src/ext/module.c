@@ -116,6 +116,24 @@ set_isa(PyObject *module, PyObject *arg)
 }
 
 static PyObject *
+get_products(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyUnicode_FromString(la_cpu_selected_pairs() ? "bfloat16" : "float32");
+}
+
+/* set_products(pairs): whether bfloat16 operands are multiplied as such. */
+static PyObject *
+set_products(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const int pairs = PyObject_IsTrue(arg);
+    if (pairs < 0) {
+        return NULL;
+    }
+    la_cpu_select_products(pairs);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     const long byte = PyLong_AsLong(arg);
@@ -228,6 +246,8 @@ static PyMethodDef methods[] = {
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
+    {"get_products", get_products, METH_NOARGS, NULL},
+    {"set_products", set_products, METH_O, NULL},
     {"spin_time", spin_time, METH_O, NULL},
     {"set_runner", set_runner, METH_O, NULL},
     {"delay_workers", delay_workers, METH_O, NULL},
@@ -265,6 +285,8 @@ exec(PyObject *module)
         initialized = 1;
     }
     if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0 ||
+        PyModule_AddObjectRef(module, "has_bfloat16_products",
+                              la_cpu_has_pairs() ? Py_True : Py_False) < 0 ||
         PyModule_AddIntConstant(module, "EVEN_PIECES", LA_EVEN_PIECES) < 0) {
         return -1;
     }

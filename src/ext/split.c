@@ -2,7 +2,7 @@
  *
  * Units are pieces, which job.c runs, as long as each thread has as many; those that
  * are left over, or are fewer than the threads, are split further: into panels of value
- * columns, or as the four other files do (job.h).  A panel's columns are computed by
+ * columns, or as the three other files do (job.h).  A panel's columns are computed by
  * the same operations in the same order for any width (micro.h), so the number of
  * threads changes no bit. */
 #include "cpu.h"
@@ -116,11 +116,12 @@ is_staged(const struct job *job, size_t units, int threads)
     return threads > 1 && la_is_staged(job, units, share * job->work, threads);
 }
 
-/* Whether all units, which are fewer than the threads, may be split in that way. */
+/* Whether the channels of all units, which are fewer than the threads, may be split. */
 static int
-may_split(const struct job *job, int way)
+may_split_channels(const struct job *job)
 {
-    return job->properties & way && job->sequences == 1 && job->work >= LA_SPLIT_WORK;
+    return job->properties & LA_CHANNEL_SPLIT && job->sequences == 1 &&
+           job->work >= LA_SPLIT_WORK && job->head.m > channel_group(job->head.m);
 }
 
 /* Tokens of a piece. */
@@ -152,13 +153,13 @@ run_units(struct job *job, size_t units, int threads)
     const int is_all = units == job->units;
     cut_panels(job, 1);
     if (is_staged(job, units, threads)) {
-        return la_run_staged(job, units, measure_piece(job, job->head.n), threads);
+        int fits = 1;
+        const enum la_status status = la_run_staged(job, units, threads, &fits);
+        if (fits) {
+            return status;
+        }
     }
-    if (is_all && (size_t)threads >= 2 * units && may_split(job, LA_BACKWARD_SPLIT)) {
-        return la_run_backward_split(job, threads);
-    }
-    if (is_all && (size_t)threads > units && may_split(job, LA_CHANNEL_SPLIT) &&
-        job->head.m > channel_group(job->head.m)) {
+    if (is_all && (size_t)threads > units && may_split_channels(job)) {
         return la_run_channel_split(job, threads);
     }
     return run_pieces(job, units, threads, (ptrdiff_t)units == job->heads);

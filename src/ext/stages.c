@@ -1,12 +1,12 @@
 /* stages.c: computes a few long sequences in stages that all threads share, if there
  * are several times as many threads (split.c).  With fewer threads, panels are about
- * as fast: stages write and read the state of every chunk.
+ * as fast where there are any: stages write and read the state of every chunk.
  *
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
  * chunk to chunk, some rows or columns each; then finish the results, some chunks each.
  * Nothing is computed twice, and every number is summed in the same order as by a
- * single thread.
+ * single thread.  Gradients take a second pass over the groups, in reverse.
  *
  * Threads meet twice per group: while they carry the state, one of them cuts the next
  * group into chunks, and while some finish a group, others prepare the next. */
@@ -26,6 +26,7 @@ struct la_staged {
     size_t count;         /* of sequences */
     size_t shares, parts; /* of a group's chunks; of its states */
     int now;              /* index of the group that is computed */
+    int reverse;          /* whether this is the second pass */
 };
 
 static _Atomic ptrdiff_t forced_chunks;
@@ -48,8 +49,9 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
     if (job->table->stages[job->call->signature->op].run == NULL) {
         return 0;
     }
-    return forced() > 0 ||
-           (LA_STAGED_THREADS * units <= (size_t)threads && work >= LA_STAGED_WORK);
+    const size_t each =
+        job->properties & LA_PANELS ? LA_STAGED_THREADS : LA_STAGED_ALONE;
+    return forced() > 0 || (each * units <= (size_t)threads && work >= LA_STAGED_WORK);
 }
 
 /* The head of a sequence. */
@@ -67,13 +69,13 @@ cut(struct job *job, size_t sequence, int lane)
     struct la_chunks *before = &chunks[job->staged->now],
                      *x = &chunks[!job->staged->now];
     struct la_head h = head_of(job, sequence);
-    const int is_first = before->next == 0;
+    const int is_first = before->next < 0, reverse = job->staged->reverse;
     x->count = 0;
-    x->at = before->next;
+    x->at = x->next = !is_first ? before->next : reverse ? h.n : 0;
     x->before = is_first ? NULL : before;
+    x->reverse = reverse;
     if (h.n == 0) {
-        before->next = 1;
-        return is_first && la_job_compute(job, &h, lane);
+        return is_first && !reverse && la_job_compute(job, &h, lane);
     }
     h.chunks = x;
     h.stage.kind = LA_CUT;
@@ -132,12 +134,17 @@ is_finished(const struct la_staged *x)
     return 1;
 }
 
-/* The first groups are cut and prepared beside empty ones. */
+/* The first groups are cut and prepared beside empty ones, which end before the first
+ * token. */
 static enum la_status
-run_groups(struct job *job, size_t bytes, int threads)
+run_pass(struct job *job, size_t bytes, int threads)
 {
     struct la_staged *x = job->staged;
     enum la_status status;
+    for (size_t i = 0; i < x->count; i++) {
+        x->sequences[i].chunks[x->now].count = 0;
+        x->sequences[i].chunks[x->now].next = -1;
+    }
     do {
         status = la_job_run(job, job->kernel, carry_and_cut, bytes,
                             x->count * (1 + x->parts), threads);
@@ -150,14 +157,46 @@ run_groups(struct job *job, size_t bytes, int threads)
     return status;
 }
 
-/* Chunks per group: as many as fit the caches of all threads. */
+/* Whether a sequence has more chunks than were expected: then the pass has ended early,
+ * and has written no result. */
+static int
+overflows(const struct la_staged *x)
+{
+    int any = 0;
+    for (size_t i = 0; i < x->count; i++) {
+        any |=
+            x->sequences[i].chunks[0].overflows | x->sequences[i].chunks[1].overflows;
+    }
+    return any;
+}
+
+/* Sets *fits to 0 if the first pass shows that there are too many chunks. */
+static enum la_status
+run_passes(struct job *job, size_t bytes, int threads, int *fits)
+{
+    const int passes = job->table->stages[job->call->signature->op].passes;
+    enum la_status status = run_pass(job, bytes, threads);
+    *fits = !overflows(job->staged);
+    if (status == LA_DONE && *fits && passes > 1) {
+        job->staged->reverse = 1;
+        status = run_pass(job, bytes, threads);
+    }
+    return status;
+}
+
+/* Chunks per group: as many as fit the caches of all threads.  Gradients gain from
+ * more, as their threads meet in both passes. */
 static ptrdiff_t
 chunks_per_group(const struct job *job, size_t record, size_t sequences, int threads)
 {
-    const size_t room = (size_t)LA_GROUP_BYTES * (size_t)threads / sequences;
+    const struct la_stages *stages = &job->table->stages[job->call->signature->op];
+    const size_t passes = (size_t)stages->passes;
+    const size_t room = passes * LA_GROUP_BYTES * (size_t)threads / sequences;
     const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
-    const ptrdiff_t least = LA_EVEN_PIECES * threads, n = job->head.n;
-    const ptrdiff_t wanted = fit < least ? least : fit;
+    const ptrdiff_t even = LA_EVEN_PIECES * threads, n = job->head.n,
+                    least = stages->least != NULL ? stages->least(&job->head) : 1;
+    ptrdiff_t wanted = fit < even ? even : fit;
+    wanted = wanted < least ? least : wanted;
     return forced() > 0 ? forced() : wanted < n ? wanted : n;
 }
 
@@ -166,9 +205,12 @@ static struct la_scratch
 take_records(const struct job *job, struct la_staged *x, int threads)
 {
     const struct la_stages *stages = &job->table->stages[job->call->signature->op];
-    const size_t record = stages->record(&job->head),
-                 shared = stages->shared(&job->head);
+    const size_t record = stages->record(&job->head);
     const ptrdiff_t most = chunks_per_group(job, record, x->count, threads);
+    struct la_chunks group = {.most = most};
+    struct la_head h = job->head;
+    h.chunks = &group;
+    const size_t shared = stages->shared(&h);
     size_t records, bytes;
     struct la_scratch memory = {0};
     if (__builtin_mul_overflow(record, (size_t)most + 1, &records) ||
@@ -189,9 +231,22 @@ take_records(const struct job *job, struct la_staged *x, int threads)
     return memory;
 }
 
-enum la_status
-la_run_staged(struct job *job, size_t units, size_t bytes, int threads)
+/* The bytes of scratch of a stage, and of a sequence without tokens. */
+static size_t
+measure(const struct job *job)
 {
+    struct la_head h = job->head;
+    const size_t staged = job->table->stages[job->call->signature->op].scratch(&h);
+    h.n = 0;
+    h.group = job->group;
+    const size_t empty = job->kernel->scratch(&h);
+    return staged > empty ? staged : empty;
+}
+
+enum la_status
+la_run_staged(struct job *job, size_t units, int threads, int *fits)
+{
+    const size_t bytes = measure(job);
     const size_t per_sequence = ((size_t)threads + units - 1) / units;
     struct la_staged x = {
         .sequences = calloc(units, sizeof(*x.sequences)),
@@ -208,7 +263,7 @@ la_run_staged(struct job *job, size_t units, size_t bytes, int threads)
     }
     if (records.memory != NULL) {
         la_scratch_prepare(&records);
-        status = run_groups(job, bytes, threads);
+        status = run_passes(job, bytes, threads, fits);
         status = la_scratch_overrun(&records) ? LA_OVERRUN : status;
     }
     la_scratch_give(&records);

@@ -21,11 +21,14 @@
 #include "scans/wkv_backward.h"
 #include "recurrences/causal.h"
 #include "recurrences/causal_backward.h"
+#include "recurrences/causal_backward_stages.h"
 #include "recurrences/delta.h"
 #include "recurrences/delta_backward.h"
 #include "recurrences/delta_stages.h"
+#include "recurrences/delta_backward_stages.h"
 #include "recurrences/gated.h"
 #include "recurrences/gated_backward.h"
+#include "recurrences/gated_backward_stages.h"
 #include "recurrences/gated_delta.h"
 #include "recurrences/gated_delta_backward.h"
 #include "recurrences/mlstm.h"
@@ -74,10 +77,32 @@
         return arena.used;                                                             \
     }
 LA_MEASURE_STAGES(causal, take_causal_chunk, take_causal_lost)
+LA_MEASURE_STAGES(causal_backward, take_causal_chunk, take_causal_rates)
 LA_MEASURE_STAGES(gated, take_gated_chunk, take_lost)
+LA_MEASURE_STAGES(gated_backward, take_gated_adjoint, take_gated_memory)
 LA_MEASURE_STAGES(delta, take_delta_record, take_lost)
 LA_MEASURE_STAGES(gated_delta, take_gated_delta_record, take_lost)
 LA_MEASURE_STAGES(dplr, take_dplr_record, take_lost)
+LA_MEASURE_STAGES(delta_backward, take_delta_adjoint, take_delta_memory)
+LA_MEASURE_STAGES(gated_delta_backward, take_gated_delta_adjoint,
+                  take_gated_delta_memory)
+LA_MEASURE_STAGES(dplr_backward, take_dplr_adjoint, take_dplr_memory)
+
+#define LA_MEASURE_STAGED(op, take)                                                    \
+    static size_t staged_##op(const struct la_head *h)                                 \
+    {                                                                                  \
+        struct arena arena = {0};                                                      \
+        take(h, &arena);                                                               \
+        return arena.used;                                                             \
+    }
+LA_MEASURE_STAGED(causal_backward, take_causal_gradient)
+LA_MEASURE_STAGED(gated_backward, take_gated_gradient)
+LA_MEASURE_STAGED(delta_backward, take_delta_gradient)
+LA_MEASURE_STAGED(gated_delta_backward, take_gated_delta_gradient)
+LA_MEASURE_STAGED(dplr_backward, take_dplr_gradient)
+
+#define LA_STAGES(op, scratch, least, passes)                                          \
+    [LA_OP_##op] = {stage_##op, scratch##_##op, record_##op, shared_##op, least, passes}
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 
@@ -85,12 +110,16 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
     .vector_bytes = LA_VBYTES,
     .stages =
         {
-            [LA_OP_causal] = {stage_causal, record_causal, shared_causal},
-            [LA_OP_gated] = {stage_gated, record_gated, shared_gated},
-            [LA_OP_delta] = {stage_delta, record_delta, shared_delta},
-            [LA_OP_gated_delta] = {stage_gated_delta, record_gated_delta,
-                                   shared_gated_delta},
-            [LA_OP_dplr] = {stage_dplr, record_dplr, shared_dplr},
+            LA_STAGES(causal, measure, NULL, 1),
+            LA_STAGES(causal_backward, staged, NULL, 2),
+            LA_STAGES(gated, measure, NULL, 1),
+            LA_STAGES(gated_backward, staged, least_gated_chunks, 2),
+            LA_STAGES(delta, measure, NULL, 1),
+            LA_STAGES(gated_delta, measure, NULL, 1),
+            LA_STAGES(dplr, measure, NULL, 1),
+            LA_STAGES(delta_backward, staged, least_delta_chunks, 2),
+            LA_STAGES(gated_delta_backward, staged, least_delta_chunks, 2),
+            LA_STAGES(dplr_backward, staged, least_delta_chunks, 2),
         },
     .kernels =
         {

@@ -35,35 +35,31 @@ enum la_property {
     LA_NORMALIZER = 2, /* with and without the normaliser z */
     LA_KEYS = 4, /* takes the number of keys: in its variant for packed sequences, or in
                     a variant for that alone */
-    LA_PANELS = 8,            /* columns of v are independent: they may be split */
-    LA_GROUPS = 16,           /* heads that differ only in q share one state */
-    LA_PAIRS = 32,            /* cost is queries times keys */
-    LA_ELEMENTWISE = 64,      /* elementwise: a plain ufunc */
-    LA_INTERNAL = 128,        /* not listed by linattn.ufuncs */
-    LA_COMPENSATED = 256,     /* a call may carry what its sums lose (operands.def) */
-    LA_BACKWARD_SPLIT = 512,  /* may be computed in passes (backward_split.c) */
-    LA_INTERLEAVE = 1024,     /* can compute a head in slices (interleave.c) */
-    LA_CHANNEL_SPLIT = 2048,  /* channels may be split, with sums over them in a pass of
-                                 their own (channel_split.c) */
-    LA_RUNS = 4096,           /* computes a run of heads, each with its own operands */
-    LA_LAYER_TOKEN = 8192,    /* computes one token of a layer, of which n are the heads
+    LA_PANELS = 8,           /* columns of v are independent: they may be split */
+    LA_GROUPS = 16,          /* heads that differ only in q share one state */
+    LA_PAIRS = 32,           /* cost is queries times keys */
+    LA_ELEMENTWISE = 64,     /* elementwise: a plain ufunc */
+    LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
+    LA_COMPENSATED = 256,    /* a call may carry what its sums lose (operands.def) */
+    LA_INTERLEAVE = 512,     /* can compute a head in slices (interleave.c) */
+    LA_CHANNEL_SPLIT = 1024, /* channels may be split, with sums over them in a pass of
+                                their own (channel_split.c) */
+    LA_RUNS = 2048,          /* computes a run of heads, each with its own operands */
+    LA_LAYER_TOKEN = 4096,   /* computes one token of a layer, of which n are the heads
                            (layer_token.h): a step without an operator for whole
                            sequences */
-    LA_TAKES_COMPLEX = 16384, /* also takes complex64 and complex128 */
-    LA_HALF_STATES = 32768    /* states may be stored in 16 bits */
+    LA_TAKES_COMPLEX = 8192, /* also takes complex64 and complex128 */
+    LA_HALF_STATES = 16384,  /* states may be stored in 16 bits */
+    LA_PRODUCTS = 32768      /* obeys set_products (pairs.h) */
 };
 
-/* The part of a backward operator that one piece of work computes: all of it; dq, with
- * the rates per token that dk needs; dv; or dk for some columns of the keys.  Or some
+/* The part of a backward operator that one piece of work computes: all of it; some
  * channels, with sums of groups of them; or the sums of these groups. */
-enum la_pass {
-    LA_ALL_PASSES,
-    LA_PASS_QUERIES,
-    LA_PASS_VALUES,
-    LA_PASS_KEYS,
-    LA_PASS_CHANNELS,
-    LA_PASS_SUMS
-};
+enum la_pass { LA_ALL_PASSES, LA_PASS_CHANNELS, LA_PASS_SUMS };
+
+/* What products are of: numbers in the kernel's dtype, or pairs of numbers rounded to
+ * bfloat16 (pairs.h), multiplied by the instructions of AVX512_BF16 or without them. */
+enum la_products { LA_FLOAT_PRODUCTS, LA_BFLOAT_PRODUCTS, LA_NATIVE_PRODUCTS };
 
 /* Tokens may be stored in 16 bits; states are stored in the dtype of the computation.
  * Operators with LA_HALF_STATES also take states in 16 bits: they read them exactly,
@@ -130,8 +126,12 @@ struct la_chunks {
     size_t record;   /* bytes of each */
     char *shared;    /* what all groups of the head share */
     ptrdiff_t parts; /* shares of the state */
-    ptrdiff_t most, count;          /* chunks that fit; that there are, set by LA_CUT */
-    ptrdiff_t at, next;             /* first token; one past the last, set by LA_CUT */
+    ptrdiff_t most, count; /* chunks that fit; that there are, set by LA_CUT */
+    /* First token; one past the last, set by LA_CUT.  In a reverse pass, one past the
+     * last token; the first one. */
+    ptrdiff_t at, next;
+    int reverse;   /* whether this pass begins with the last token */
+    int overflows; /* set by LA_CUT: more chunks than there is memory for */
     const struct la_chunks *before; /* the group before, or NULL */
 };
 
@@ -143,8 +143,7 @@ struct la_head {
     struct la_sizes {
         ptrdiff_t c, p, t;
     } sizes;         /* further ones, of a layer's token (operators.def) */
-    ptrdiff_t all_d; /* d of the whole head, of which this may be a range of columns */
-    ptrdiff_t all_m; /* m of the whole head */
+    ptrdiff_t all_m; /* m of the whole head, of which this may be a range of columns */
     ptrdiff_t keys;  /* number of keys that exist: the first ones of s */
     ptrdiff_t first; /* index of the first row, if this is a range of rows */
     struct la_stage stage; /* of a group of chunks, if there is one */
@@ -154,12 +153,11 @@ struct la_head {
     ptrdiff_t group;
     enum la_map map;
     enum la_pass pass;
+    enum la_products products;
     int normalize;
     int large;                        /* results exceed the caches */
     struct la_interleave *interleave; /* NULL: all tokens in one call */
-    /* Of a pass: three numbers per token, each array n rounded up to LA_RATES_STEP;
-     * or, per group of channels, a row (dB, dC) per token. */
-    void *rates;
+    void *rates;   /* of a pass: per group of channels, a row (dB, dC) per token */
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */
     int (*poll)(void *); /* called about once per chunk; nonzero: stop */
     void *poll_arg;
@@ -192,11 +190,16 @@ struct la_kernel {
     size_t (*scratch)(const struct la_head *);
 };
 
-/* A kernel that can be computed in stages. */
+/* A kernel that can be computed in stages.  Gradients take two passes over the groups:
+ * the second one is in reverse. */
 struct la_stages {
     int (*run)(const struct la_head *); /* one stage; as la_kernel's */
-    /* Bytes of a record, and of what all groups of a head share. */
-    size_t (*record)(const struct la_head *), (*shared)(const struct la_head *);
+    /* Bytes of scratch, of a record, and of what all groups of a head share. */
+    size_t (*scratch)(const struct la_head *), (*record)(const struct la_head *),
+        (*shared)(const struct la_head *);
+    /* Chunks per group, at least; NULL: any number. */
+    ptrdiff_t (*least)(const struct la_head *);
+    int passes;
 };
 
 /* All kernels of one instruction set and one dtype. */

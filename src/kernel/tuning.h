@@ -22,6 +22,14 @@ chunk_rows(ptrdiff_t d)
     return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
+/* With products of bfloat16: the triangle costs half as much, and the state is also
+ * converted once per chunk. */
+static inline ptrdiff_t
+paired_chunk_rows(ptrdiff_t d)
+{
+    return d <= 192 ? 32 : 64;
+}
+
 /* For noncausal: no triangle limits the rows of a narrow state, and twice the rows
  * halve the number of compensated sums. */
 static inline ptrdiff_t
@@ -178,13 +186,12 @@ enum {
     LA_POLL = 1000000,         /* between two polls: at most a millisecond */
     LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
     LA_BRIEF_WORK = 20000000,  /* about a millisecond: Ctrl-C may wait for it */
-    LA_RATES_STEP = 64,        /* numbers of one array of a pass's rates (table.h) */
     LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
-    LA_STAGED_THREADS = 4,     /* per unit of a call, for stages to gain */
+    LA_STAGED_THREADS = 4,     /* per unit of a call, for stages to gain over panels */
+    LA_STAGED_ALONE = 2,       /* the same where there are no panels */
     LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
     LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
-    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (backward_split.c,
-                                  channel_split.c) */
+    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
 };
 
 #endif

@@ -11,6 +11,8 @@ from states import assert_same
 
 import linattn
 
+pytestmark = pytest.mark.any_isa
+
 OPERATORS = FORWARD + BACKWARD
 
 

@@ -184,3 +184,18 @@ print(linattn.noncausal(y, y, y, key_lengths=3).shape)
 def test_without_ml_dtypes(interpreter):
     stdout, _ = interpreter(WITHOUT)
     assert stdout.strip() == "(3, 40, 16)"
+
+
+def test_subnormal_numbers_are_read_in_all_modes(isa):
+    """float16 numbers below 2^-14 are no subnormal floats, which PyTorch and JAX may flush to 0."""
+    torch = pytest.importorskip("torch")
+    v = np.arange(1, 1024, dtype="u2").view("f2")[None]
+    one = np.ones((1, 1), "f2")
+    for chosen in settings.available_isas():
+        isa(chosen)
+        if torch.set_flush_denormal(True):
+            try:
+                o = linattn.causal(one, one, v, feature_map="identity", normalize=False)
+            finally:
+                torch.set_flush_denormal(False)
+            np.testing.assert_array_equal(o, v)

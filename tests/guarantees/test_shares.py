@@ -6,6 +6,8 @@ import pytest
 import linattn
 from linattn import _linattn
 
+pytestmark = pytest.mark.any_isa
+
 NAMES = ("causal", "gated", "delta", "gated_delta", "dplr")
 #: No thread waits for longer than this part of a call.
 MOST = 0.1

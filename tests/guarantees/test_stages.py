@@ -3,62 +3,14 @@
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from stage_calls import OPERANDS, WIDTHS, make, start
 from states import assert_same
 
 import linattn
 from linattn import _linattn
 from linattn._core import settings
 
-OPERANDS = {
-    "causal": "qkv",
-    "gated": "qkvg",
-    "delta": "qkvB",
-    "gated_delta": "qkvgB",
-    "dplr": "qkvabg",
-}
-WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
 EVERY = pytest.mark.parametrize("name", OPERANDS)
-
-
-@pytest.fixture
-def stages(threads):
-    """compute(call, ...): the results of one thread, compared with those of stages."""
-
-    def compute(f, *operands, counts=((2, 1), (3, 4), (8, 50)), **options):
-        threads(1)
-        with np.errstate(all="ignore"):
-            expected = f(*operands, **options)
-            for count, chunks in counts:
-                threads(count)
-                _linattn.force_stages(chunks)
-                found = f(*operands, **options)
-                _linattn.force_stages(0)
-                assert_same(found, expected, f"{count} threads, groups of {chunks} chunks")
-        return expected
-
-    yield compute
-    _linattn.force_stages(0)
-
-
-def make(name, lead, n, d, m, dtype="f4"):
-    """Operands of an operator."""
-    rng = np.random.default_rng(n + d)
-    operands = {
-        "q": rng.standard_normal((*lead, n, d)),
-        "k": rng.standard_normal((*lead, n, d)) / np.sqrt(d),
-        "v": rng.standard_normal((*lead, n, m)),
-        "B": rng.random((*lead, n)),
-        "a": rng.standard_normal((*lead, n, d)) / d,
-        "b": rng.standard_normal((*lead, n, d)),
-        "g": -np.exp(rng.standard_normal((*lead, n)) - 2),
-    }
-    return [operands[x].astype(dtype) for x in OPERANDS[name]]
-
-
-def start(name, lead, d, m, dtype="f4", **options):
-    """A state that is not zero."""
-    f = getattr(linattn, name)
-    return f(*make(name, lead, 7, d, m, dtype), return_state=True, **options)[1]
 
 
 @EVERY

@@ -7,6 +7,7 @@ import pytest
 
 import linattn
 from linattn._core import settings
+from linattn._core.control_groups import cpu_quota
 
 pytestmark = pytest.mark.any_isa
 
@@ -153,11 +154,11 @@ def test_quota_of_cpus(tmp_path, case):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert settings.cpu_quota(tmp_path) == expected
+    assert cpu_quota(tmp_path) == expected
 
 
 def test_no_control_groups(tmp_path):
-    assert settings.cpu_quota(tmp_path) is None
+    assert cpu_quota(tmp_path) is None
 
 
 def test_quota_limits_threads(monkeypatch):

@@ -13,6 +13,8 @@ from cases import BACKWARD, FORWARD
 
 import linattn
 
+pytestmark = pytest.mark.any_isa
+
 OPERATORS = FORWARD + BACKWARD
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 # Minutes of work in little memory: operands of stride 0.  The heads of (3, 2) reach the kernels

@@ -31,7 +31,7 @@ for dtype in f32 f64; do
     objects+=("$work/kernels_$dtype.o")
 done
 wait
-for part in call plan job backward_split stages lift interleave sequences pool operators form \
+for part in call plan job stages lift interleave sequences pool operators form \
     signature scratch cpu os_posix; do
     compile $part "src/ext/$part.c" "-DLA_HAS_$name" -g $sanitizers
 done

@@ -17,6 +17,7 @@
 
 struct checkpoints {
     ptrdiff_t rows, interval; /* most tokens per chunk; chunks per interval */
+    ptrdiff_t most;           /* checkpoints */
     T *checkpoints, *states;  /* S^T before each interval; before each chunk of one */
     unsigned char *begins;    /* (n) whether a chunk begins with this token */
 };
@@ -30,8 +31,8 @@ take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct checkpoints r = {.rows = rows};
     r.interval = checkpoint_interval(h->g.has_channels ? (h->n + 3) / 4 : h->n);
-    r.checkpoints =
-        take_states(arena, h->g.has_channels ? 4 * r.interval : r.interval, h->d, h->m);
+    r.most = h->g.has_channels ? 4 * r.interval : r.interval;
+    r.checkpoints = take_states(arena, r.most, h->d, h->m);
     r.states = take_states(arena, r.interval, h->d, h->m);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     return r;

@@ -22,24 +22,29 @@ take_decay_chunk(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
     return x;
 }
 
+static struct decay
+decay_in_record(const struct la_chunks *of, const struct decay *first, ptrdiff_t i)
+{
+    return (struct decay){.channels = first->channels,
+                          .g = block_in_record(of, first->g, i),
+                          .keep = in_record(of, first->keep, i),
+                          .change = in_record(of, first->change, i),
+                          .pairs = block_in_record(of, first->pairs, i),
+                          .start = in_record(of, first->start, i),
+                          .end = in_record(of, first->end, i),
+                          .up = block_in_record(of, first->up, i),
+                          .down = block_in_record(of, first->down, i),
+                          .first = in_record(of, first->first, i),
+                          .last = in_record(of, first->last, i)};
+}
+
 static struct decay_chunk
 decay_chunk(const struct la_chunks *of, const struct decay_chunk *first, ptrdiff_t i)
 {
-    const struct decay *y = &first->decay;
     return (struct decay_chunk){
         .tokens = (ptrdiff_t *)in_record(of, (T *)first->tokens, i),
         .exact = field_before(of, first->exact, i),
-        .decay = {.channels = y->channels,
-                  .g = block_in_record(of, y->g, i),
-                  .keep = in_record(of, y->keep, i),
-                  .change = in_record(of, y->change, i),
-                  .pairs = block_in_record(of, y->pairs, i),
-                  .start = in_record(of, y->start, i),
-                  .end = in_record(of, y->end, i),
-                  .up = block_in_record(of, y->up, i),
-                  .down = block_in_record(of, y->down, i),
-                  .first = in_record(of, y->first, i),
-                  .last = in_record(of, y->last, i)},
+        .decay = decay_in_record(of, &first->decay, i),
     };
 }
 
@@ -83,62 +88,85 @@ prepare_decays(const struct la_head *h, const struct decay_chunk *first,
     field_before(h->chunks, first->exact, i + 1)[0] = keeps_nothing(&x->decay);
 }
 
-/* Clears the rows of a column tile that the chunk's first decays reset, of those that
- * this part writes. */
+/* Clears what the chunk's first decays reset, of the rows of a column tile that this
+ * part writes: whole rows or, of a transposed state, columns. */
 INLINE void
-forget_rows(const struct decay *decay, T *s, const struct sweep *c, ptrdiff_t width)
+forget_rows(const struct decay *decay, T *s, const struct sweep *c, ptrdiff_t col,
+            ptrdiff_t width)
 {
-    for (ptrdiff_t l = c->first; l < c->end; l++) {
-        if (decay->g.x[decay->channels ? l : 0] <= (T)EXP_MIN) {
-            clear(s + l * width, width);
+    const int by_column = decay->channels && c->transposed;
+    for (ptrdiff_t l = c->first; l < round_up(c->end, MR); l++) {
+        const vec row = vset1(decay->g.x[decay->channels && !by_column ? l : 0]);
+        for (ptrdiff_t j = 0; j < width; j += VL) {
+            const vec g = by_column ? vload(&decay->g.x[col + j]) : row;
+            T *x = &s[l * width + j];
+            vstore(x, vkeep(~is_reset(g), vload(x)));
         }
     }
 }
 
-/* Applies the chunk's resets to this part of one column tile.  If rows read the state
- * before its decay (`before`), what they read is not changed. */
+/* When the chunk's first decays reset the state: before it is written, in place or, if
+ * rows read it before its decay, in a copy; afterwards; or not at all. */
+enum reset { LA_IN_PLACE, LA_KEEP_READ, LA_AFTERWARDS, LA_NEVER };
+
+/* Resets c->from and `lost`, or a copy of c->from, in this part of one column tile. */
 INLINE void
 reset_tile(const struct decay *decay, struct sweep *c, ptrdiff_t col, ptrdiff_t width,
-           int before)
+           enum reset reset)
 {
     const ptrdiff_t at = col * round_up(c->K, MR), some = at + c->first * width;
-    if (before) {
-        memcpy(c->s + some, c->from + some,
-               (size_t)((c->end - c->first) * width) * sizeof(T));
+    if (reset == LA_KEEP_READ) {
+        const ptrdiff_t rows = round_up(c->end, MR) - c->first;
+        memcpy(c->s + some, c->from + some, (size_t)(rows * width) * sizeof(T));
+    }
+    if (reset != LA_IN_PLACE) {
         c->from = c->s;
     }
-    forget_rows(decay, (T *)c->from + at, c, width);
+    forget_rows(decay, (T *)c->from + at, c, col, width);
     if (c->lost != NULL) {
-        forget_rows(decay, c->lost + at, c, width);
+        forget_rows(decay, c->lost + at, c, col, width);
     }
 }
 
 /* This part of one column tile of the state after one chunk. */
 INLINE void
-carry_tile(const struct decay_chunk *x, struct sweep *c, const struct la_head *h,
-           int before, ptrdiff_t col, const int nr)
+carry_tile(const struct decay *decay, struct sweep *c, const struct la_head *h,
+           enum reset reset, ptrdiff_t col, const int nr)
 {
     const ptrdiff_t tile = NR * VL, tiles = (c->W + tile - 1) / tile;
     const T *from = c->from;
     if (!share_of_tile(c, h, col / tile, tiles)) {
         return;
     }
-    if (forgets(&x->decay, c->K)) {
-        reset_tile(&x->decay, c, col, nr * VL, before);
+    const int any = reset != LA_NEVER && forgets(decay, c->transposed ? c->W : c->K);
+    if (any && reset != LA_AFTERWARDS) {
+        reset_tile(decay, c, col, nr * VL, reset);
     }
     sweep_tile(c, col, LA_WRITE, nr);
+    if (any && reset == LA_AFTERWARDS) {
+        reset_tile(decay, c, col, nr * VL, reset);
+    }
     c->from = from;
 }
 
 /* This part of the state after one chunk. */
 static void
+carry_by(const struct decay *decay, struct sweep *c, const struct la_head *h,
+         enum reset reset)
+{
+    c->keep = decay->keep;
+    c->change = decay->change;
+    pair_operands(c, LA_WRITE);
+    LA_BY_TILES(c->W, carry_tile(decay, c, h, reset, col, nr));
+}
+
+/* The same, where the state knows whether it has lost anything. */
+static void
 carry_decayed(const struct decay_chunk *x, struct sweep *c, const struct la_head *h,
               int before)
 {
-    c->keep = x->decay.keep;
-    c->change = x->decay.change;
     c->fades = x->exact[0] != 0 && keeps_nothing(&x->decay);
-    LA_BY_TILES(c->W, carry_tile(x, c, h, before, col, nr));
+    carry_by(&x->decay, c, h, before ? LA_KEEP_READ : LA_IN_PLACE);
 }
 
 #endif

@@ -14,13 +14,15 @@
 struct causal_scratch {
     ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, dots, o;
+    struct block zs; /* with products of bfloat16: z after each row */
+    struct pairs pairs;
     T *s, *lost, *z, *z_lost, *den, *lift;
 };
 
 static struct causal_scratch
 causal_carve(const struct la_head *h, struct arena *arena)
 {
-    struct causal_scratch r = {.rows = chunk_rows(h->d)};
+    struct causal_scratch r = {.rows = head_rows(h)};
     r.a = take_block(arena, r.rows, h->d);
     r.b = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
@@ -32,6 +34,10 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
+    r.pairs = take_pairs(h, arena, r.rows, h->d);
+    if (r.pairs.by != LA_FLOAT_PRODUCTS) {
+        r.zs = take_block(arena, r.rows, h->d);
+    }
     return r;
 }
 
@@ -45,7 +51,10 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     load_mapped(r->a, &q, t, h->d, h->map);
     look_ahead(&o, t, h->m);
     scores(c);
-    if (h->normalize) {
+    if (h->normalize && r->zs.x != NULL) {
+        row_dots(r->den, r->a, r->zs, c->rows, round_up(h->d, VL));
+    }
+    else if (h->normalize) {
         score_sums(r->den, c, r->z);
     }
     sweep(c, what);
@@ -71,6 +80,8 @@ run_causal(const struct la_head *h)
         .o = r.o,
         .s = r.s,
         .ahead = interleave_fetch(h, &own),
+        .pairs = r.pairs,
+        .scored = 1,
     };
     ptrdiff_t i = interleave_begin(h);
     compensate_state(&c, h, r.lost, r.rows);
@@ -83,6 +94,9 @@ run_causal(const struct la_head *h)
         const struct span t = span(i, r.rows, i + r.rows, h->n, look);
         c.rows = t.rows;
         load_keys(h, t, r.b, r.v);
+        if (h->normalize && r.zs.x != NULL) {
+            running_sums(r.zs, r.z, r.z_lost, r.b, c.rows);
+        }
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
                 return 1;
@@ -90,7 +104,7 @@ run_causal(const struct la_head *h)
             const int what = g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE;
             causal_outputs(h, &r, &c, t, g, what, keyless);
         }
-        if (h->normalize) {
+        if (h->normalize && r.zs.x == NULL) {
             add_rows(r.z, r.z_lost, r.b, c.rows);
         }
     }
@@ -111,7 +125,7 @@ struct causal_chunk {
 static struct causal_chunk
 take_causal_chunk(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = chunk_rows(h->d);
+    const ptrdiff_t rows = head_rows(h);
     struct causal_chunk x;
     x.s = take_state(arena, h->d, h->m);
     x.z = take_row(arena, h->d);
@@ -166,7 +180,7 @@ begin_causal(const struct la_head *h, const struct causal_chunk *first)
 static int
 prepare_causal(const struct la_head *h, const struct causal_chunk *first)
 {
-    const ptrdiff_t rows = chunk_rows(h->d);
+    const ptrdiff_t rows = head_rows(h);
     struct la_fetch ahead = eager_fetch();
     if (begins_head(h)) {
         begin_causal(h, first);
@@ -189,9 +203,11 @@ prepare_causal(const struct la_head *h, const struct causal_chunk *first)
 static int
 carry_causal(const struct la_head *h, const struct causal_chunk *first)
 {
-    const ptrdiff_t rows = chunk_rows(h->d);
+    const ptrdiff_t rows = head_rows(h);
     const struct causal_lost lost = causal_lost(h);
-    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
+    struct arena arena = {h->scratch, 0};
+    struct sweep c = {
+        .K = h->d, .W = round_up(h->m, VL), .pairs = causal_carve(h, &arena).pairs};
     struct causal_chunk x = causal_chunk(h->chunks, first, 0);
     compensate_state(&c, h, lost.s, rows);
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
@@ -216,7 +232,7 @@ carry_causal(const struct la_head *h, const struct causal_chunk *first)
 static int
 finish_causal(const struct la_head *h, const struct causal_chunk *first)
 {
-    const ptrdiff_t rows = chunk_rows(h->d);
+    const ptrdiff_t rows = head_rows(h);
     struct arena arena = {h->scratch, 0};
     struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch ahead = eager_fetch();
@@ -227,6 +243,8 @@ finish_causal(const struct la_head *h, const struct causal_chunk *first)
         .dots = r.dots,
         .o = r.o,
         .ahead = &ahead,
+        .pairs = r.pairs,
+        .scored = 1,
     };
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, rows, &ahead);
@@ -235,7 +253,14 @@ finish_causal(const struct la_head *h, const struct causal_chunk *first)
         c.b = x.b;
         c.v = x.v;
         c.s = x.s;
-        r.z = x.z;
+        if (h->normalize && r.zs.x != NULL) {
+            memcpy(r.z, x.z, (size_t)x.b.ld * sizeof(T));
+            clear(r.z_lost, x.b.ld);
+            running_sums(r.zs, r.z, r.z_lost, x.b, t.rows);
+        }
+        else {
+            r.z = x.z;
+        }
         const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
                             all_zero(x.s, round_up(c.K, MR) * c.W);
         for (ptrdiff_t g = 0; g < h->group; g++) {
@@ -261,7 +286,7 @@ stage_causal(const struct la_head *h)
     const struct causal_chunk first = take_causal_chunk(h, &arena);
     switch (h->stage.kind) {
     case LA_CUT:
-        return cut_evenly(h, chunk_rows(h->d));
+        return cut_evenly(h, head_rows(h));
     case LA_PREPARE:
         return prepare_causal(h, &first);
     case LA_CARRY:

@@ -189,6 +189,8 @@ delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
 static void
 delta_columns(const struct delta_chunk *c)
 {
+    pair_operands(&c->read, LA_READ);
+    pair_operands(&c->write, LA_WRITE);
     if (c->given.x != NULL) {
         LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
     }
@@ -202,6 +204,7 @@ struct delta_scratch {
     struct block ba, v, bo, l, p; /* [B; A]; values; [B S, then U; O]; L, P */
     struct beta beta;
     T *s, *lost, *scale; /* lost: what s has lost to rounding */
+    struct pairs pairs;
 };
 
 static struct delta_scratch
@@ -217,6 +220,7 @@ delta_carve(const struct la_head *h, struct arena *arena)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
+    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d);
     return r;
 }
 
@@ -229,7 +233,8 @@ run_delta(const struct la_head *h)
     const struct sweep state = {.K = h->d,
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
-                                .ahead = interleave_fetch(h, &own)};
+                                .ahead = interleave_fetch(h, &own),
+                                .pairs = r.pairs};
     struct delta_chunk c = {
         .read = state,
         .write = state,

@@ -3,9 +3,11 @@
  * The reverse scan processes chunks as in delta_reverse.h.  It needs the state before
  * each chunk, last chunk first.  A forward scan stores E of every row in dV, which is
  * written later, and the state before every interval of about sqrt(chunks) chunks, a
- * checkpoint.  When the reverse scan reaches an interval, the states in it are
- * recomputed from the checkpoint with U = beta o E.  About 18 n d m flops.  Scratch: 2
- * sqrt(n / chunk) + 5 states, a few chunks, and E if dV has only 16 bits. */
+ * checkpoint, and what it has lost to rounding.  When the reverse scan reaches an
+ * interval, the states in it are recomputed from the checkpoint with U = beta o E; they
+ * have the bits of the forward scan, wherever the checkpoints are.  About 18 n d m
+ * flops.  Scratch: 3 sqrt(n / chunk) + 5 states, a few chunks, and E if dV has only 16
+ * bits. */
 #ifndef LA_DELTA_BACKWARD_H
 #define LA_DELTA_BACKWARD_H
 
@@ -15,10 +17,22 @@ struct delta_backward_scratch {
     ptrdiff_t rows, interval; /* tokens per chunk, chunks per interval */
     struct reverse_scratch reverse;
     struct block v;
-    T *s, *lost;             /* lost: what s, or the states, have lost to rounding */
+    T *s, *lost;             /* lost: what s has lost to rounding */
     T *checkpoints, *states; /* S^T before each interval; before each chunk of one */
+    T *losses;               /* of each checkpoint */
     struct la_array errors;  /* E, (n,m) */
 };
+
+/* Where the forward scan stores E, or U: in dV or, if that has 16 bits, in memory of
+ * its own. */
+static struct la_array
+take_errors(const struct la_head *h, struct arena *arena)
+{
+    if (h->dv.type == LA_NATIVE) {
+        return h->dv;
+    }
+    return block_array((struct block){take(arena, h->n, h->m), h->m});
+}
 
 static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
@@ -26,17 +40,17 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
     struct delta_backward_scratch r = {.rows = delta_chunk_rows(h->d)};
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
     r.interval = checkpoint_interval(chunks);
+    const ptrdiff_t checkpoints = (chunks + r.interval - 1) / r.interval;
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
-    r.checkpoints =
-        take_states(arena, (chunks + r.interval - 1) / r.interval, h->d, h->m);
+    r.checkpoints = take_states(arena, checkpoints, h->d, h->m);
+    r.losses = take_states(arena, checkpoints, h->d, h->m);
     r.states = take_states(arena, r.interval, h->d, h->m);
-    r.reverse = reverse_carve(h, r.rows, arena);
-    r.errors = h->dv;
-    if (h->dv.type != LA_NATIVE) {
-        r.errors = block_array((struct block){take(arena, h->n, h->m), h->m});
-    }
+    take_reverse_record(h, r.rows, arena, 0, &r.reverse);
+    take_reverse_tiles(h, r.rows, arena, 0, &r.reverse);
+    take_gradient_of_state(h, arena, &r.reverse);
+    r.errors = take_errors(h, arena);
     return r;
 }
 
@@ -47,8 +61,11 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     const struct reverse_scratch *chunk = &r->reverse;
     const ptrdiff_t size = state_size(h->d, h->m);
     struct la_fetch ahead = {0};
-    const struct sweep state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r->s,
+                                .ahead = &ahead,
+                                .pairs = chunk->pairs};
     struct delta_chunk c = {
         .read = state,
         .write = state,
@@ -67,8 +84,11 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
             return 1;
         }
         if (i / r->rows % r->interval == 0) {
-            transpose_state(r->checkpoints + i / r->rows / r->interval * size, r->s,
-                            h->d, h->m);
+            const ptrdiff_t at = i / r->rows / r->interval * size;
+            transpose_state(r->checkpoints + at, r->s, h->d, h->m);
+            if (c.write.lost != NULL) {
+                transpose_state(r->losses + at, r->lost, h->d, h->m);
+            }
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         c.rows = c.read.rows = c.write.rows = round_up(t.rows, MR);
@@ -90,6 +110,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
 {
     const ptrdiff_t size = state_size(h->d, h->m);
     const size_t bytes = (size_t)size * sizeof(T);
+    const ptrdiff_t at = first / r->rows / r->interval * size;
     struct la_fetch ahead = {0};
     struct sweep c = {
         .rows = r->rows,
@@ -99,9 +120,10 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .v = r->reverse.ab,
         .s = r->states,
         .ahead = &ahead,
+        .pairs = r->reverse.pairs,
     };
-    compensate(&c, r->lost, r->interval * r->rows, r->rows);
-    memcpy(c.s, r->checkpoints + first / r->rows / r->interval * size, bytes);
+    compensate_state(&c, h, r->losses + at, r->rows);
+    memcpy(c.s, r->checkpoints + at, bytes);
     for (ptrdiff_t chunk = 1; chunk < r->interval; chunk++, first += r->rows) {
         const ptrdiff_t next = first + r->rows;
         if (next >= h->n) {

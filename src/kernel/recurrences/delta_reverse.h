@@ -14,54 +14,85 @@
 
 #include "delta.h"
 
+/* What one chunk needs.  DPLR: see gated_delta_reverse.h. */
 struct reverse_scratch {
-    struct block ab, gn, dab;  /* [A; B], [G; N], partial sums of [dA; dB] */
-    struct block u, e, du, db; /* U, E, dU, U R^T */
-    struct block dv, dbeta;    /* replace E and dU, tile by tile */
-    struct block l, p, x, y;   /* L, P, X, Y */
+    /* Kept from the loads to the gradients: [A; B], [G; N], U, E, dU, L, P. */
+    struct block ab, gn, u, e, du, l, p;
+    struct block dv, dbeta; /* replace E and dU, tile by tile */
     struct beta beta;
-    T *r, *rt, *lost; /* R and R^T; what R has lost to rounding */
+    /* Partial sums of [dA; dB], U R^T, X, Y. */
+    struct block dab, db, x, y;
+    T *after, *r, *rt, *lost; /* R after the chunk and before it; R^T after it; what R
+                                 has lost to rounding */
     T *scale, *ones, *sums;
+    struct pairs pairs, other; /* of two sweeps side by side */
 };
 
-static struct reverse_scratch
-reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
+static void
+take_reverse_record(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                    int dplr, struct reverse_scratch *r)
 {
-    struct reverse_scratch r;
-    r.ab = take_block(arena, 2 * rows, h->d);
-    r.gn = take_block(arena, 2 * rows, h->m);
-    r.dab = take_block(arena, 2 * rows, h->d);
-    r.u = take_block(arena, rows, h->m);
-    r.e = take_block(arena, rows, h->m);
-    r.du = take_block(arena, rows, h->m);
-    r.dv = r.e;
-    r.dbeta = r.du;
-    r.db = take_block(arena, rows, h->d);
-    r.l = take_block(arena, rows, rows);
-    r.p = take_block(arena, rows, rows);
-    r.x = take_block(arena, rows, rows);
-    r.y = take_block(arena, rows, rows);
-    r.r = take_state(arena, h->d, h->m);
-    r.rt = take_state(arena, h->d, h->m);
-    r.lost = take_state(arena, h->d, h->m);
-    r.beta = take_beta(arena, h, rows);
-    r.scale = take(arena, 1, rows);
-    r.ones = take_row(arena, h->m);
-    r.sums = take(arena, 1, rows);
-    return r;
+    const ptrdiff_t writers = (1 + dplr) * rows;
+    r->ab = take_block(arena, 2 * rows, h->d);
+    r->gn = take_block(arena, 2 * rows, h->m);
+    r->u = take_block(arena, writers, h->m);
+    r->du = take_block(arena, writers, h->m);
+    r->l = take_block(arena, rows, rows);
+    r->p = take_block(arena, rows, rows);
+    if (dplr) {
+        r->dv = r->du; /* its first half; the others are not needed */
+        r->e = r->dbeta = r->du;
+        return;
+    }
+    r->e = take_block(arena, rows, h->m);
+    r->beta = take_beta(arena, h, rows);
+    r->dv = r->e;
+    r->dbeta = r->du;
 }
 
-/* Sets R to the gradient of the last state, and sets up the constants. */
+static void
+take_reverse_tiles(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                   int dplr, struct reverse_scratch *r)
+{
+    r->dab = take_block(arena, 2 * rows, h->d);
+    r->db = take_block(arena, (1 + dplr) * rows, h->d);
+    r->x = take_block(arena, rows, rows);
+    r->y = take_block(arena, rows, rows);
+    r->rt = take_state(arena, h->d, h->m);
+    r->scale = take(arena, 1, rows);
+    r->ones = take_row(arena, h->m);
+    r->sums = take(arena, 1, rows);
+    r->pairs = take_pairs(h, arena, 2 * rows, wider_of(h->d, h->m));
+    r->other = take_other_pairs(r->pairs, arena, 2 * rows, wider_of(h->d, h->m));
+}
+
+static void
+take_gradient_of_state(const struct la_head *h, struct arena *arena,
+                       struct reverse_scratch *r)
+{
+    r->r = r->after = take_state(arena, h->d, h->m);
+    r->lost = take_state(arena, h->d, h->m);
+}
+
+/* Sets up what is the same for all chunks. */
+static void
+reverse_constants(const struct la_head *h, const struct reverse_scratch *r,
+                  ptrdiff_t rows)
+{
+    factors(h, r->scale, rows, 0, NULL);
+    for (ptrdiff_t j = 0; j < row_step(h->m); j++) {
+        r->ones[j] = 1;
+    }
+}
+
+/* Sets R to the gradient of the last state. */
 static void
 reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
 {
     load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
-    factors(h, r->scale, rows, 0, NULL);
-    for (ptrdiff_t j = 0; j < r->u.ld; j++) {
-        r->ones[j] = 1;
-    }
+    reverse_constants(h, r, rows);
 }
 
 /* E, beta and U = beta o E of the tokens t. */
@@ -204,6 +235,8 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     if (h->scale != 1) {
         scale_rows(c->grad_out, t.rows, c->r->scale);
     }
+    triangle(c->r->l, c->b, c->b, c->rows, h->d);
+    triangle(c->r->p, c->a, c->b, c->rows, h->d);
 }
 
 /* Writes dbeta of the tokens t. */
@@ -236,17 +269,12 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
     store_strengths(h, r, t);
 }
 
-/* Gradients of the tokens t, and R before them; s is S^T before them. */
-static void
-delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
-              const struct la_array *errors, struct span t, T *s)
+/* The tokens t of a chunk in its blocks. */
+static struct reverse
+reverse_chunk(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    const ptrdiff_t D = round_up(h->d, VL), W = round_up(h->m, VL);
-    struct sweep by_value = {
-        .rows = rows, .K = h->d, .W = W, .s = r->r, .ahead = t.ahead};
-    struct sweep by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
-    struct reverse c = {
+    return (struct reverse){
         .rows = rows,
         .keys = keys_left(h, t),
         .a = r->ab,
@@ -256,29 +284,77 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
         .du = r->du,
         .r = r,
     };
+}
+
+/* Sets up the sweeps over `width` columns of R: a product of `reads` rows of a with R
+ * after the chunk, and what b adds to R. */
+static void
+sweep_gradient(const struct la_head *h, struct reverse *c, ptrdiff_t width,
+               struct block a, ptrdiff_t reads, struct block b, struct la_fetch *ahead)
+{
+    const struct reverse_scratch *r = c->r;
+    const struct sweep state = {
+        .K = h->d, .W = width, .ahead = ahead, .pairs = r->pairs};
+    c->read = c->write = state;
+    c->read.s = r->after;
+    c->read.rows = reads;
+    c->read.a = a;
+    c->read.o = r->du;
+    c->write.from = r->after;
+    c->write.s = r->r;
+    c->write.rows = 2 * c->rows;
+    c->write.b = b;
+    c->write.v = r->gn;
+    compensate_state(&c->write, h, r->lost, delta_chunk_rows(h->d));
+    pair_operands(&c->read, LA_READ);
+    pair_operands(&c->write, LA_WRITE);
+}
+
+/* dU and N, and R before the chunk, of `width` columns of the values. */
+static void
+delta_values_back(const struct la_head *h, struct reverse *c, ptrdiff_t width,
+                  struct la_fetch *ahead)
+{
+    sweep_gradient(h, c, width, c->b, c->rows, c->a, ahead);
+    LA_BY_TILES(width, reverse_value_tile(c, col, nr));
+}
+
+/* dA, dB and what follows from them, from S^T before the tokens t and R^T after
+ * them. */
+static void
+delta_features_back(const struct la_head *h, struct reverse *c, struct span t, T *s)
+{
+    const struct reverse_scratch *r = c->r;
+    const ptrdiff_t width = round_up(h->d, VL);
+    const struct sweep state = {
+        .K = h->m, .W = width, .ahead = t.ahead, .pairs = r->pairs};
+    triangle(r->x, c->grad_out, r->u, c->rows, h->m);
+    triangle(r->y, c->n, r->u, c->rows, h->m);
+    c->read = c->write = state;
+    c->read.rows = 2 * c->rows;
+    c->read.a = r->gn;
+    c->read.o = r->dab;
+    c->read.s = s;
+    c->write.rows = c->rows;
+    c->write.a = r->u;
+    c->write.o = r->db;
+    c->write.s = r->rt;
+    c->write.pairs = r->other;
+    pair_operands(&c->read, LA_READ);
+    pair_operands(&c->write, LA_READ);
+    LA_BY_TILES(width, reverse_feature_tile(c, col, nr));
+    store_reverse(h, c, t);
+}
+
+/* Gradients of the tokens t, and R before them; s is S^T before them. */
+static void
+delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
+              const struct la_array *errors, struct span t, T *s)
+{
+    struct reverse c = reverse_chunk(h, r, t);
     load_reverse(h, &c, errors, t);
-    triangle(r->l, c.b, c.b, rows, h->d);
-    triangle(r->p, c.a, c.b, rows, h->d);
-    c.read = c.write = by_value;
-    c.read.a = c.b;
-    c.read.o = r->du;
-    c.write.rows = 2 * rows;
-    c.write.b = r->ab;
-    c.write.v = r->gn;
-    compensate_state(&c.write, h, r->lost, delta_chunk_rows(h->d));
-    LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
-    triangle(r->x, c.grad_out, r->u, rows, h->m);
-    triangle(r->y, c.n, r->u, rows, h->m);
-    c.read = c.write = by_feature;
-    c.read.rows = 2 * rows;
-    c.read.a = r->gn;
-    c.read.o = r->dab;
-    c.read.s = s;
-    c.write.a = r->u;
-    c.write.o = r->db;
-    c.write.s = r->rt;
-    LA_BY_TILES(D, reverse_feature_tile(&c, col, nr));
-    store_reverse(h, &c, t);
+    delta_values_back(h, &c, round_up(h->m, VL), t.ahead);
+    delta_features_back(h, &c, t, s);
     transpose_state(r->rt, r->r, h->d, h->m);
 }
 

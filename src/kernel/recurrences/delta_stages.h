@@ -7,6 +7,7 @@
 #ifndef LA_DELTA_STAGES_H
 #define LA_DELTA_STAGES_H
 
+#include "delta_panels.h"
 #include "gated_delta.h"
 #include "../decays/decay_stages.h"
 
@@ -19,6 +20,7 @@ struct delta_record {
     enum delta_rule rule;
     T *s;
     struct block e, b, far_b, l, lk, v, vu;
+    struct block errors; /* of gradients: E, which is not that of the keys */
     struct beta beta;
     struct decay_chunk decays;
 };
@@ -60,6 +62,7 @@ delta_record(const struct la_chunks *of, const struct delta_record *first, ptrdi
         .lk = block_in_record(of, first->lk, i),
         .v = block_in_record(of, first->v, i),
         .vu = block_in_record(of, first->vu, i),
+        .errors = block_in_record(of, first->errors, i),
         .beta = {block_in_record(of, first->beta.rows, i), first->beta.step},
         .decays = decay_chunk(of, &first->decays, i),
     };
@@ -72,57 +75,6 @@ delta_tokens(const struct la_head *h, const struct delta_record *x, ptrdiff_t i,
 {
     return x->rule == LA_DELTA ? span_of(h, i, delta_chunk_rows(h->d), ahead)
                                : tokens_of(&x->decays, ahead);
-}
-
-/* Columns [col, col + width) of the values, and where their panel of a state begins. */
-struct panel {
-    ptrdiff_t col, width, at;
-};
-
-/* Panel i; its width is at most 0 if there are not so many. */
-INLINE struct panel
-panel(const struct la_head *h, ptrdiff_t i)
-{
-    const ptrdiff_t step = VL > MR ? VL : MR, steps = (h->m + step - 1) / step;
-    const ptrdiff_t parts = h->chunks->parts;
-    const ptrdiff_t width = (steps + parts - 1) / parts * step, col = i * width;
-    const ptrdiff_t left = round_up(h->m, VL) - col;
-    return (struct panel){col, left < width ? left : width, col * round_up(h->d, MR)};
-}
-
-/* The caller's array from a panel's columns on, and their number. */
-INLINE struct la_array
-columns_of(const struct la_array *x, struct panel p)
-{
-    return shifted(x, p.col * x->cs);
-}
-
-INLINE ptrdiff_t
-numbers_of(const struct la_head *h, struct panel p)
-{
-    return h->m - p.col < p.width ? h->m - p.col : p.width;
-}
-
-/* s = the caller's state, in order: panels clear padding where the next may lie. */
-static void
-load_panels(const struct la_head *h, T *s, const struct la_array *x)
-{
-    for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
-        const struct panel p = panel(h, i);
-        const struct la_array some = columns_of(x, p);
-        load_state(s + p.at, &some, h->d, numbers_of(h, p));
-    }
-}
-
-/* The caller's state, if wanted, = s. */
-static void
-store_panels(const struct la_head *h, T *s, const struct la_array *x)
-{
-    for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
-        const struct panel p = panel(h, i);
-        const struct la_array some = columns_of(x, p);
-        store_state(&some, s + p.at, h->d, numbers_of(h, p));
-    }
 }
 
 static void
@@ -197,11 +149,12 @@ prepare_delta(const struct la_head *h, const struct delta_record *first)
 /* A chunk as a panel of columns passes through it: without outputs. */
 static struct delta_chunk
 delta_panel(const struct la_head *h, const struct delta_record *x, struct span t,
-            struct panel p)
+            struct panel p, struct pairs pairs)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
     const int dplr = x->rule == LA_DPLR;
-    const struct sweep state = {.K = h->d, .W = p.width, .s = x->s + p.at};
+    const struct sweep state = {
+        .K = h->d, .W = p.width, .s = x->s + p.at, .pairs = pairs};
     struct delta_chunk c = {
         .read = state,
         .write = state,
@@ -221,6 +174,9 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
         const struct la_array v = values_at(h, t, x->v);
         c.v = shifted(&v, p.col * (ptrdiff_t)sizeof(T));
     }
+    if (x->errors.x != NULL) {
+        c.e = block_at(x->errors, 0, p.col);
+    }
     return c;
 }
 
@@ -238,8 +194,30 @@ decay_panel(const struct decay_chunk *x, struct sweep *c, int dplr)
     }
 }
 
+/* What finishing a chunk needs: A, O, P and, for DPLR, that of its given keys. */
+struct delta_finish {
+    struct block a, o, p, pk;
+    T *scale;
+    struct pairs pairs; /* of carrying the state, too */
+};
+
+static struct delta_finish
+take_delta_finish(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    struct delta_finish r;
+    r.a = take_block(arena, rows, h->d);
+    r.o = take_block(arena, rows, h->m);
+    r.p = take_block(arena, rows, rows);
+    r.pk = take_block(arena, rows, rows);
+    r.scale = take(arena, 1, rows);
+    r.pairs = take_pairs(h, arena, 2 * rows, h->d);
+    return r;
+}
+
 static int
-carry_delta(const struct la_head *h, const struct delta_record *first)
+carry_delta(const struct la_head *h, const struct delta_record *first,
+            struct pairs pairs)
 {
     const struct panel p = panel(h, h->stage.part);
     struct delta_record x = delta_record(h->chunks, first, 0);
@@ -248,7 +226,8 @@ carry_delta(const struct la_head *h, const struct delta_record *first)
             return 1;
         }
         const struct delta_record next = delta_record(h->chunks, first, i + 1);
-        struct delta_chunk c = delta_panel(h, &x, delta_tokens(h, &x, i, NULL), p);
+        struct delta_chunk c =
+            delta_panel(h, &x, delta_tokens(h, &x, i, NULL), p, pairs);
         compensate_state(&c.write, h, (T *)h->chunks->shared + p.at,
                          delta_chunk_rows(h->d));
         c.read.rows = c.rows;
@@ -264,25 +243,6 @@ carry_delta(const struct la_head *h, const struct delta_record *first)
         x = next;
     }
     return 0;
-}
-
-/* What finishing a chunk needs: A, O, P and, for DPLR, that of its given keys. */
-struct delta_finish {
-    struct block a, o, p, pk;
-    T *scale;
-};
-
-static struct delta_finish
-take_delta_finish(const struct la_head *h, struct arena *arena)
-{
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
-    struct delta_finish r;
-    r.a = take_block(arena, rows, h->d);
-    r.o = take_block(arena, rows, h->m);
-    r.p = take_block(arena, rows, rows);
-    r.pk = take_block(arena, rows, rows);
-    r.scale = take(arena, 1, rows);
-    return r;
 }
 
 /* A, scaled for the product with the state, and P. */
@@ -321,13 +281,16 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
 {
     for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
         const struct panel p = panel(h, i);
-        struct delta_chunk c = delta_panel(h, x, t, p);
+        struct delta_chunk c = delta_panel(h, x, t, p, r->pairs);
         c.p = r->p;
         c.pk = r->pk;
         c.o = c.read.o = block_at(r->o, 0, p.col);
         c.read.a = r->a;
         c.read.rows = c.rows;
         c.read.ahead = ahead;
+        if (i == 0) { /* A is the same for all panels */
+            pair_operands(&c.read, LA_READ);
+        }
         if (x->rule == LA_DPLR) {
             LA_BY_TILES(p.width, finish_tile(&c, col, nr, 1));
         }
@@ -366,7 +329,7 @@ finish_delta(const struct la_head *h, const struct delta_record *first)
 static int
 stage_delta_rule(const struct la_head *h, enum delta_rule rule)
 {
-    struct arena arena = {h->chunks->records, 0};
+    struct arena arena = {h->chunks->records, 0}, scratch = {h->scratch, 0};
     const struct delta_record first = take_record_of(h, &arena, rule);
     const ptrdiff_t rows = delta_chunk_rows(h->d);
     switch (h->stage.kind) {
@@ -376,7 +339,7 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
     case LA_PREPARE:
         return prepare_delta(h, &first);
     case LA_CARRY:
-        return carry_delta(h, &first);
+        return carry_delta(h, &first, take_delta_finish(h, &scratch).pairs);
     default:
         return finish_delta(h, &first);
     }

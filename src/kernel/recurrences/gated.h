@@ -20,6 +20,7 @@
 struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
     struct block a, b, v, dots, o;
+    struct pairs pairs;
     struct decay decay;
     T *s, *lost, *scale;
     T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
@@ -28,7 +29,7 @@ struct gated_scratch {
 static struct gated_scratch
 gated_carve(const struct la_head *h, struct arena *arena)
 {
-    struct gated_scratch r = {.rows = chunk_rows(h->d)};
+    struct gated_scratch r = {.rows = head_rows(h)};
     r.a = take_block(arena, r.rows, h->d);
     r.b = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
@@ -38,6 +39,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.decay = take_decay(arena, h, r.rows);
+    r.pairs = take_pairs(h, arena, r.rows, h->d);
     if (la_is_given(&h->bonus)) {
         r.bonus = take_row(arena, h->d);
         r.own = take_row(arena, r.rows);
@@ -51,8 +53,13 @@ gated_queries(const struct la_head *h, const struct gated_scratch *r,
               struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
-    const struct sweep c = {
-        .rows = rows, .K = h->d, .a = r->a, .b = r->b, .dots = r->dots, .ahead = ahead};
+    const struct sweep c = {.rows = rows,
+                            .K = h->d,
+                            .a = r->a,
+                            .b = r->b,
+                            .dots = r->dots,
+                            .ahead = ahead,
+                            .pairs = r->pairs};
     if (la_is_given(&h->bonus)) {
         own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
     }
@@ -93,6 +100,7 @@ run_gated(const struct la_head *h)
         .keep = r.decay.keep,
         .change = r.decay.change,
         .ahead = ahead,
+        .pairs = r.pairs,
     };
     ptrdiff_t i = interleave_begin(h);
     compensate_state(&c, h, r.lost, r.rows);
@@ -140,7 +148,7 @@ struct gated_chunk {
 static struct gated_chunk
 take_gated_chunk(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = chunk_rows(h->d);
+    const ptrdiff_t rows = head_rows(h);
     struct gated_chunk x;
     x.s = take_state(arena, h->d, h->m);
     x.b = take_block(arena, rows, h->d);
@@ -190,8 +198,10 @@ static int
 carry_gated(const struct la_head *h, const struct gated_chunk *first)
 {
     struct gated_chunk x = gated_chunk(h->chunks, first, 0);
-    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
-    compensate_state(&c, h, (T *)h->chunks->shared, chunk_rows(h->d));
+    struct arena arena = {h->scratch, 0};
+    struct sweep c = {
+        .K = h->d, .W = round_up(h->m, VL), .pairs = gated_carve(h, &arena).pairs};
+    compensate_state(&c, h, (T *)h->chunks->shared, head_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -221,6 +231,7 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         .dots = r.dots,
         .o = r.o,
         .ahead = &ahead,
+        .pairs = r.pairs,
     };
     factors(h, r.scale, r.rows, 0, NULL);
     if (la_is_given(&h->bonus)) {
@@ -257,7 +268,7 @@ stage_gated(const struct la_head *h)
     const struct gated_chunk first = take_gated_chunk(h, &arena);
     switch (h->stage.kind) {
     case LA_CUT:
-        return cut_by_decays(h, &first.decays, chunk_rows(h->d));
+        return cut_by_decays(h, &first.decays, head_rows(h));
     case LA_PREPARE:
         return prepare_gated(h, &first);
     case LA_CARRY:

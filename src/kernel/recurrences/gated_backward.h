@@ -9,7 +9,8 @@
  *    dg as in decay_backward.h;  du = sum p_ii a_i o b_i
  *
  * States are recomputed in gated_states.h.  About 12 n d m flops plus the triangles.
- * Scratch: the states of checkpoints.h and 4 more, and some chunks. */
+ * Scratch: the states of checkpoints.h, as many losses as checkpoints and 4 states
+ * more, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
@@ -30,6 +31,21 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     if (h->scale != 1) {
         scale_rows(r->c, t.rows, r->scale);
     }
+    if (la_is_given(&h->bonus)) {
+        row_dots(r->own_p, r->c, r->v, t.rows, round_up(h->m, VL));
+    }
+}
+
+/* What VL channels of a chunk add to du. */
+INLINE vec
+bonus_sum(const struct gated_backward_scratch *r, ptrdiff_t tokens, ptrdiff_t l)
+{
+    vec du = (vec){0};
+    for (ptrdiff_t i = 0; i < tokens; i++) {
+        const vec a = vload(&r->a.x[i * r->a.ld + l]);
+        du = vfma(vset1(r->own_p[i]) * a, vload(&r->b.x[i * r->b.ld + l]), du);
+    }
+    return du;
 }
 
 /* dst = src transposed, (rows, rows), both padded to whole vectors. */
@@ -62,7 +78,8 @@ gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
                             .a = r->met_a,
                             .b = r->met_b,
                             .dots = r->x,
-                            .ahead = t.ahead};
+                            .ahead = t.ahead,
+                            .pairs = r->factors};
     readers_meet(decay, r->met_a, r->a, t.rows, h->d, la_is_given(&h->bonus));
     writers_meet(decay, r->met_b, r->b, t.rows, h->d);
     scores(&x);
@@ -75,18 +92,20 @@ gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
     to_end(decay, r->far_b, r->met_b, rows, h->d);
 }
 
-/* dV and the next R. */
+/* dV and, by `what`, the next R. */
 static void
 gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct sweep *dv)
+             struct sweep *dv, int what)
 {
     transpose_block(r->transposed, r->x, dv->rows);
-    if (la_is_given(&h->bonus)) {
+    if (what & LA_WRITE && la_is_given(&h->bonus)) {
         sweep_decayed(&r->decay, dv, 1);
         return;
     }
-    sweep(dv, LA_READ | LA_WRITE);
-    forget_state(&r->decay, dv);
+    sweep(dv, what);
+    if (what & LA_WRITE) {
+        forget_state(&r->decay, dv);
+    }
 }
 
 /* What dA and dB get through the states, and P. */
@@ -95,25 +114,33 @@ gated_products(const struct la_head *h, const struct gated_backward_scratch *r, 
                struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
-    const struct sweep p = {
-        .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
+    const struct sweep p = {.rows = rows,
+                            .K = h->m,
+                            .a = r->c,
+                            .b = r->v,
+                            .dots = r->p,
+                            .ahead = t.ahead,
+                            .pairs = r->factors};
     const struct sweep da = {.rows = rows,
                              .K = h->m,
                              .W = W,
                              .a = r->c,
                              .o = r->da,
                              .s = s,
-                             .ahead = t.ahead};
+                             .ahead = t.ahead,
+                             .pairs = r->factors,
+                             .scored = 1};
     const struct sweep db = {.rows = rows,
                              .K = h->m,
                              .W = W,
                              .a = r->v,
                              .o = r->db,
                              .s = r->rt,
-                             .ahead = t.ahead};
+                             .ahead = t.ahead,
+                             .pairs = r->factors};
+    scores(&p);
     sweep(&da, LA_READ);
     sweep(&db, LA_READ);
-    scores(&p);
 }
 
 /* dA, dB and dg, without the contributions of a bonus. */
@@ -133,29 +160,22 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r,
     pairs.writer[0] = (struct decay_writer){r->met_b, r->db};
     pairs.p[0][0] = r->x;
     pairs.x[0][0] = r->p;
-    for (ptrdiff_t i = 0; la_is_given(&h->bonus) && i < rows; i++) {
-        r->own_p[i] = r->p.x[i * r->p.ld + i];
-    }
     decay_gradients(&pairs);
 }
 
-/* Adds the contributions of a bonus, p_ii u o b_i and p_ii u o a_i, to dA and dB; and
- * du. */
+/* Adds the contributions of a bonus, p_ii u o b_i and p_ii u o a_i, to dA and dB. */
 static void
-bonus_gradient(const struct la_head *h, const struct gated_backward_scratch *r,
+bonus_features(const struct la_head *h, const struct gated_backward_scratch *r,
                ptrdiff_t tokens)
 {
-    for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        vec du = (vec){0};
-        for (ptrdiff_t i = 0; i < tokens; i++) {
+    for (ptrdiff_t i = 0; i < tokens; i++) {
+        for (ptrdiff_t l = 0; l < h->d; l += VL) {
             const ptrdiff_t at = i * r->a.ld + l;
-            const vec own = vset1(r->own_p[i]), weight = own * vload(&r->bonus[l]);
+            const vec weight = vset1(r->own_p[i]) * vload(&r->bonus[l]);
             const vec a = vload(&r->a.x[at]), b = vload(&r->b.x[at]);
             vstore(&r->da.x[at], vfma(weight, b, vload(&r->da.x[at])));
             vstore(&r->db.x[at], vfma(weight, a, vload(&r->db.x[at])));
-            du = vfma(own * a, b, du);
         }
-        add_to_sum(&r->du[l], &r->du_lost[l], du);
     }
 }
 
@@ -179,13 +199,15 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     store_decay_gradient(h, &r->decay, &r->pairs, t);
 }
 
-/* Gradients of the tokens t, and R before them; s is S^T before them. */
+/* Gradients of the tokens t, from R after them, and by `what` R before them; s is S^T
+ * before them. */
 static void
 gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
-              struct sweep *dv, struct span t, T *s)
+              struct sweep *dv, struct span t, T *s, int what)
 {
     dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
+    transpose_state(r->rt, dv->s, h->d, h->m);
     load_gated(h, r, t);
     if (!la_is_given(&h->bonus)) {
         forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
@@ -196,16 +218,25 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     if (r->parts->cotangents != NULL) {
         r->parts->cotangents(h, r, t, s);
     }
-    gated_values(h, r, dv);
+    gated_values(h, r, dv, what);
     gated_features(h, r, t);
     if (la_is_given(&h->bonus)) {
-        bonus_gradient(h, r, t.rows);
+        bonus_features(h, r, t.rows);
     }
     store_gated(h, r, t);
-    transpose_state(r->rt, r->r, h->d, h->m);
 }
 
-/* Sets R to the gradient of the last state, and sets up the constants. */
+/* What is the same for all chunks. */
+static void
+gated_constants(const struct la_head *h, const struct gated_backward_scratch *r)
+{
+    factors(h, r->scale, r->chunks.rows, 0, NULL);
+    if (la_is_given(&h->bonus)) {
+        load_vector(r->bonus, &h->bonus, h->d);
+    }
+}
+
+/* Sets R to the gradient of the last state, and du to 0. */
 static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
@@ -213,13 +244,30 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
     if (r->parts->last != NULL) {
         r->parts->last(h, r);
     }
-    transpose_state(r->rt, r->r, h->d, h->m);
-    factors(h, r->scale, r->chunks.rows, 0, NULL);
     if (la_is_given(&h->bonus)) {
-        load_vector(r->bonus, &h->bonus, h->d);
         clear(r->du, r->a.ld);
         clear(r->du_lost, r->a.ld);
     }
+}
+
+/* The sweep of dV, and of R (d, m). */
+static struct sweep
+gated_value_sweep(const struct la_head *h, const struct gated_backward_scratch *r, T *s)
+{
+    return (struct sweep){
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r->far_b,
+        .b = r->far_a,
+        .v = r->c,
+        .dots = r->transposed,
+        .o = r->dv,
+        .s = s,
+        .keep = r->decay.keep,
+        .change = r->decay.change,
+        .upper = 1,
+        .pairs = r->factors,
+    };
 }
 
 /* Everything but dbonus. */
@@ -229,20 +277,9 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
     const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r->chunks, h, &r->decay);
-    struct sweep dv = {
-        .K = h->d,
-        .W = round_up(h->m, VL),
-        .a = r->far_b,
-        .b = r->far_a,
-        .v = r->c,
-        .dots = r->transposed,
-        .o = r->dv,
-        .s = r->r,
-        .keep = r->decay.keep,
-        .change = r->decay.change,
-        .upper = 1,
-    };
+    struct sweep dv = gated_value_sweep(h, r, r->r);
     const ptrdiff_t chunks = gated_checkpoints(h, r);
+    gated_constants(h, r);
     gated_begin(h, r);
     compensate(&dv, r->r_lost, h->n, x->rows);
     struct span t = {.first = h->n};
@@ -255,7 +292,10 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
                                     chunks_before(x, place, t.first)))) {
             return 1;
         }
-        gated_reverse(h, r, &dv, t, state_of(x->states, h, place));
+        gated_reverse(h, r, &dv, t, state_of(x->states, h, place), LA_READ | LA_WRITE);
+        for (ptrdiff_t l = 0; la_is_given(&h->bonus) && l < h->d; l += VL) {
+            add_to_sum(&r->du[l], &r->du_lost[l], bonus_sum(r, t.rows, l));
+        }
     }
     store_state(&h->ds0, r->r, h->d, h->m);
     return chunks < 0;

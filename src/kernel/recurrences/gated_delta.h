@@ -113,6 +113,7 @@ struct gated_delta_scratch {
     struct decay decay;
     struct beta beta;
     T *s, *lost, *scale; /* lost: what s has lost to rounding */
+    struct pairs pairs;
 };
 
 static struct gated_delta_scratch
@@ -136,6 +137,7 @@ carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
+    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d);
     return r;
 }
 
@@ -193,7 +195,8 @@ compute_gated_delta(const struct la_head *h, int dplr)
     const struct sweep state = {.K = h->d,
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
-                                .ahead = interleave_fetch(h, &own)};
+                                .ahead = interleave_fetch(h, &own),
+                                .pairs = r.pairs};
     struct delta_chunk c = {.read = state,
                             .write = state,
                             .l = r.l,

@@ -2,8 +2,9 @@
  * chunks in reverse.
  *
  * As in delta_backward.h, a forward scan stores E (DPLR: U) of every row in dV; states
- * are recomputed as in checkpoints.h.  About 20 n d m flops (DPLR: 28 n d m).  Scratch:
- * the states of checkpoints.h and 5 more, a few chunks, and E if dV has only 16
+ * are recomputed as in checkpoints.h, from what the forward scan computed with.  About
+ * 20 n d m flops (DPLR: 28 n d m).  Scratch: the states of checkpoints.h, as many
+ * losses as checkpoints and 5 states more, a few chunks, and E if dV has only 16
  * bits. */
 #ifndef LA_GATED_DELTA_BACKWARD_H
 #define LA_GATED_DELTA_BACKWARD_H
@@ -16,7 +17,8 @@ struct gated_delta_backward_scratch {
     struct checkpoints chunks;
     struct gated_delta_reverse reverse;
     struct block v;
-    T *s, *lost;            /* lost: what s, or the states, have lost to rounding */
+    T *s, *lost;            /* lost: what s has lost to rounding */
+    T *losses;              /* of each checkpoint */
     struct la_array errors; /* E or U, (n,m) */
 };
 
@@ -28,12 +30,13 @@ carve_gated_delta_backward(const struct la_head *h, struct arena *arena, int dpl
     r.v = take_block(arena, rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
-    r.reverse = gated_delta_reverse_carve(h, rows, arena, dplr);
+    r.reverse =
+        take_gated_reverse_record(h, rows, arena, dplr, take_decay(arena, h, rows));
+    take_gated_reverse_tiles(h, rows, arena, &r.reverse);
+    take_gradient_of_state(h, arena, &r.reverse.base);
     r.chunks = take_checkpoints(arena, h, rows);
-    r.errors = h->dv;
-    if (h->dv.type != LA_NATIVE) {
-        r.errors = block_array((struct block){take(arena, h->n, h->m), h->m});
-    }
+    r.losses = take_states(arena, r.chunks.most, h->d, h->m);
+    r.errors = take_errors(h, arena);
     return r;
 }
 
@@ -93,8 +96,11 @@ gated_delta_errors(const struct la_head *h,
     const int dplr = chunk->dplr;
     const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
-    const struct sweep state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r->s,
+                                .ahead = &ahead,
+                                .pairs = base->pairs};
     struct delta_chunk c = {.read = state,
                             .write = state,
                             .l = base->l,
@@ -120,8 +126,11 @@ gated_delta_errors(const struct la_head *h,
             return -1;
         }
         if (chunks % x->interval == 0) {
-            transpose_state(state_of(x->checkpoints, h, chunks / x->interval), r->s,
-                            h->d, h->m);
+            const ptrdiff_t interval = chunks / x->interval;
+            transpose_state(state_of(x->checkpoints, h, interval), r->s, h->d, h->m);
+            if (c.write.lost != NULL) {
+                transpose_state(state_of(r->losses, h, interval), r->lost, h->d, h->m);
+            }
         }
         struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
         t.rows = load_decays(h, t, &chunk->decay);
@@ -134,6 +143,21 @@ gated_delta_errors(const struct la_head *h,
         chunk_errors(h, r, &c, t);
     }
     return chunks;
+}
+
+/* The writers of the tokens t, scaled for the state after the chunk by the steps of the
+ * forward scan (writers_to_end). */
+static void
+load_written_keys(const struct la_head *h, const struct gated_delta_reverse *r,
+                  struct span t)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    load_writers(h, r->written, t, r->dplr);
+    for (int i = 0; i <= r->dplr; i++) {
+        const struct block b = block_at(r->written, i * rows, 0);
+        writers_meet(&r->decay, b, b, t.rows, h->d);
+        to_end(&r->decay, b, b, rows, h->d);
+    }
 }
 
 /* S^T before each of the `chunks` chunks of the interval that begins at token i. */
@@ -156,8 +180,9 @@ gated_delta_states(const struct la_head *h,
         .change = chunk->decay.change,
         .transposed = 1,
         .ahead = &ahead,
+        .pairs = chunk->base.pairs,
     };
-    compensate(&c, r->lost, x->interval * x->rows, x->rows);
+    compensate_state(&c, h, state_of(r->losses, h, interval), x->rows);
     memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++) {
         if (h->poll(h->poll_arg)) {
@@ -168,13 +193,8 @@ gated_delta_states(const struct la_head *h,
         c.from = state_of(x->states, h, place - 1);
         c.s = state_of(x->states, h, place);
         c.rows = (1 + chunk->dplr) * rows;
-        load_decay_ends(h, t, &chunk->decay);
-        load_writers(h, chunk->written, t, chunk->dplr);
-        given_to_end(&chunk->decay, chunk->written, t.rows, h->d);
-        if (chunk->dplr) {
-            given_to_end(&chunk->decay, block_at(chunk->written, rows, 0), t.rows,
-                         h->d);
-        }
+        load_decays(h, t, &chunk->decay);
+        load_written_keys(h, chunk, t);
         load_written(h, chunk, &r->errors, t);
         if (!chunk->dplr) {
             forget_state(&chunk->decay, &c);

@@ -22,37 +22,43 @@
 struct gated_delta_reverse {
     /* ab: [A; E].  DPLR: u: [V; U], du: [dV; dU], db: [dK; dB]. */
     struct reverse_scratch base;
+    /* Kept like those of the base. */
     struct decay decay;
-    struct decay_pairs pairs;
     struct block ends;       /* [A'; E'] */
     struct block b, written; /* B or [K; B], scaled for products with A and E; B' */
-    struct block lk, pk, xk, yk;
+    struct block lk, pk;
+    /* Of the gradients. */
+    struct decay_pairs pairs;
+    struct block xk, yk;
     int dplr;
 };
 
 static struct gated_delta_reverse
-gated_delta_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
-                          int dplr)
+take_gated_reverse_record(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                          int dplr, struct decay decay)
 {
-    const ptrdiff_t writers = (1 + dplr) * rows;
-    struct gated_delta_reverse r = {.dplr = dplr};
-    r.base = reverse_carve(h, rows, arena);
+    struct gated_delta_reverse r = {.decay = decay, .dplr = dplr};
+    take_reverse_record(h, rows, arena, dplr, &r.base);
+    r.ends = take_block(arena, 2 * rows, h->d);
+    r.b = take_block(arena, (1 + dplr) * rows, h->d);
+    r.written = take_block(arena, (1 + dplr) * rows, h->d);
     if (dplr) {
-        r.base.u = take_block(arena, writers, h->m);
-        r.base.du = take_block(arena, writers, h->m);
-        r.base.dv = r.base.du; /* its first half */
-        r.base.db = take_block(arena, writers, h->d);
         r.lk = take_block(arena, rows, rows);
         r.pk = take_block(arena, rows, rows);
-        r.xk = take_block(arena, rows, rows);
-        r.yk = take_block(arena, rows, rows);
     }
-    r.decay = take_decay(arena, h, rows);
-    take_decay_gradient(arena, h, rows, &r.pairs);
-    r.ends = take_block(arena, 2 * rows, h->d);
-    r.b = take_block(arena, writers, h->d);
-    r.written = take_block(arena, writers, h->d);
     return r;
+}
+
+static void
+take_gated_reverse_tiles(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                         struct gated_delta_reverse *r)
+{
+    take_reverse_tiles(h, rows, arena, r->dplr, &r->base);
+    take_decay_gradient(arena, h, rows, &r->pairs);
+    if (r->dplr) {
+        r->xk = take_block(arena, rows, rows);
+        r->yk = take_block(arena, rows, rows);
+    }
 }
 
 /* The rows of a chunk of `rows` rows. */
@@ -121,13 +127,27 @@ gated_value_tile(const struct reverse *c, const struct gated_delta_reverse *r,
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
+/* The triangles of a chunk, from rows that are scaled for products with each other. */
+static void
+reverse_triangles(const struct la_head *h, const struct gated_delta_reverse *r,
+                  const struct gated_rows *x, ptrdiff_t rows)
+{
+    const struct block b = second(x->b, rows, r->dplr);
+    gated_triangle_of(x->decay, r->base.l, x->e, b, rows, h->d, r->dplr);
+    gated_triangle_of(x->decay, r->base.p, x->a, b, rows, h->d, 0);
+    if (r->dplr) {
+        gated_triangle_of(x->decay, r->lk, x->e, x->b, rows, h->d, 1);
+        gated_triangle_of(x->decay, r->pk, x->a, x->b, rows, h->d, 0);
+    }
+}
+
 /* Loads everything that the gradients of the tokens t need. */
 static void
 load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
                          const struct gated_delta_reverse *r,
-                         const struct gated_rows *x, const struct la_array *errors,
-                         struct span t)
+                         const struct la_array *errors, struct span t)
 {
+    const struct gated_rows rows = reverse_rows(h, r, c->rows), *x = &rows;
     load_decays(h, t, &r->decay);
     load_readers(h, x, t);
     load_rows_of_keys(h, x, t);
@@ -142,6 +162,7 @@ load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     if (h->scale != 1) {
         scale_rows(c->grad_out, t.rows, r->base.scale);
     }
+    reverse_triangles(h, r, x, c->rows);
 }
 
 static void
@@ -197,35 +218,20 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     store_strengths(h, base, t);
 }
 
-/* The triangles of a chunk, dU and N, and R before the chunk. */
+/* dU and N, and R before the chunk, of `width` columns of the values. */
 static void
-reverse_values(const struct la_head *h, struct reverse *c,
-               const struct gated_delta_reverse *r, const struct gated_rows *x,
-               struct la_fetch *ahead)
+gated_values_back(const struct la_head *h, struct reverse *c,
+                  const struct gated_delta_reverse *r, ptrdiff_t width,
+                  struct la_fetch *ahead)
 {
-    const struct reverse_scratch *base = &r->base;
-    const struct block b = second(x->b, c->rows, r->dplr);
-    const struct sweep state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = base->r, .ahead = ahead};
-    gated_triangle_of(x->decay, base->l, x->e, b, c->rows, h->d, r->dplr);
-    gated_triangle_of(x->decay, base->p, x->a, b, c->rows, h->d, 0);
-    c->read = c->write = state;
-    c->read.rows = (1 + r->dplr) * c->rows;
-    c->read.a = r->written;
-    c->read.o = base->du;
-    c->write.rows = 2 * c->rows;
-    c->write.b = r->ends;
-    c->write.v = base->gn;
+    sweep_gradient(h, c, width, r->written, (1 + r->dplr) * c->rows, r->ends, ahead);
     c->write.keep = r->decay.keep;
     c->write.change = r->decay.change;
-    compensate_state(&c->write, h, base->lost, delta_chunk_rows(h->d));
     if (r->dplr) {
-        gated_triangle_of(x->decay, r->lk, x->e, x->b, c->rows, h->d, 1);
-        gated_triangle_of(x->decay, r->pk, x->a, x->b, c->rows, h->d, 0);
-        LA_BY_TILES(state.W, gated_value_tile(c, r, col, nr, 1));
+        LA_BY_TILES(width, gated_value_tile(c, r, col, nr, 1));
     }
     else {
-        LA_BY_TILES(state.W, gated_value_tile(c, r, col, nr, 0));
+        LA_BY_TILES(width, gated_value_tile(c, r, col, nr, 0));
     }
 }
 
@@ -256,20 +262,26 @@ gated_delta_pairs(const struct la_head *h, const struct reverse *c,
     return y;
 }
 
-/* dA, dE, dB and dg. */
+/* dA, dE, dB, dg and what follows from them, from S^T before the tokens t and R^T after
+ * them. */
 static void
-reverse_features(const struct la_head *h, struct reverse *c,
-                 const struct gated_delta_reverse *r, const struct gated_rows *x,
-                 struct span t, T *s)
+gated_features_back(const struct la_head *h, struct reverse *c,
+                    const struct gated_delta_reverse *r, struct span t, T *s)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block u = second(base->u, c->rows, r->dplr);
-    const struct decay_pairs pairs = gated_delta_pairs(h, c, r, x, t.rows);
+    const struct gated_rows x = reverse_rows(h, r, c->rows);
+    const struct decay_pairs pairs = gated_delta_pairs(h, c, r, &x, t.rows);
     const struct sweep state = {.rows = 2 * c->rows,
                                 .K = h->m,
                                 .W = round_up(h->d, VL),
                                 .s = s,
-                                .ahead = t.ahead};
+                                .ahead = t.ahead,
+                                .pairs = base->pairs};
+    if (!r->dplr) {
+        forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
+    }
+    state_gradient(&r->decay, r->pairs.state, s, base->rt, h->m, h->d);
     triangle(base->x, c->grad_out, u, c->rows, h->m);
     triangle(base->y, c->n, u, c->rows, h->m);
     if (r->dplr) {
@@ -286,6 +298,17 @@ reverse_features(const struct la_head *h, struct reverse *c,
     sweep(&c->read, LA_READ);
     sweep(&c->write, LA_READ);
     decay_gradients(&pairs);
+    store_gated_delta_reverse(h, c, r, t);
+}
+
+/* The tokens t of a chunk in its blocks. */
+static struct reverse
+gated_reverse_chunk(const struct la_head *h, const struct gated_delta_reverse *r,
+                    struct span t)
+{
+    struct reverse c = reverse_chunk(h, &r->base, t);
+    c.du = second(r->base.du, c.rows, r->dplr);
+    return c;
 }
 
 /* Gradients of the tokens t, and R before them; s is S^T before them. */
@@ -293,29 +316,13 @@ static void
 gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r,
                     const struct la_array *errors, struct span t, T *s)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    const struct gated_rows x = reverse_rows(h, r, rows);
-    struct reverse c = {
-        .rows = rows,
-        .keys = keys_left(h, t),
-        .a = x.a,
-        .b = x.e,
-        .grad_out = r->base.gn,
-        .n = block_at(r->base.gn, rows, 0),
-        .du = second(r->base.du, rows, r->dplr),
-        .r = &r->base,
-    };
-    load_gated_delta_reverse(h, &c, r, &x, errors, t);
-    if (!r->dplr) {
-        forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
-    }
-    state_gradient(&r->decay, r->pairs.state, s, r->base.rt, h->m, h->d);
-    reverse_values(h, &c, r, &x, t.ahead);
+    struct reverse c = gated_reverse_chunk(h, r, t);
+    load_gated_delta_reverse(h, &c, r, errors, t);
+    gated_values_back(h, &c, r, round_up(h->m, VL), t.ahead);
     if (!r->dplr) {
         forget(&r->decay, r->base.r, h->d, round_up(h->m, VL), 0);
     }
-    reverse_features(h, &c, r, &x, t, s);
-    store_gated_delta_reverse(h, &c, r, t);
+    gated_features_back(h, &c, r, t, s);
     transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }
 

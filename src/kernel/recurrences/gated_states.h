@@ -1,5 +1,7 @@
 /* gated_states.h: the states before each chunk of gated linear attention, as its
- * gradients need them (gated_backward.h): recomputed as in checkpoints.h. */
+ * gradients need them (gated_backward.h): recomputed as in checkpoints.h.  With each
+ * checkpoint goes what the sum has lost to rounding, so that the recomputed states have
+ * the bits of the forward scan, wherever the checkpoints are. */
 #ifndef LA_GATED_STATES_H
 #define LA_GATED_STATES_H
 
@@ -37,8 +39,10 @@ struct gated_backward_scratch {
     struct decay_pairs pairs;
     T *scale, *own, *own_p;  /* (rows); scores of queries with their own keys; p_ii */
     T *bonus, *du, *du_lost; /* u, (d), or NULL */
-    T *r, *rt, *r_lost;      /* R, R^T */
-    T *s_lost;
+    T *rt;                   /* R^T */
+    /* Of a whole head: R; what R, S and, at each checkpoint, S had lost. */
+    T *r, *r_lost, *s_lost, *lost;
+    struct pairs factors;
 };
 
 static void
@@ -50,8 +54,9 @@ gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
 
 static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL, NULL};
 
+/* What a chunk needs. */
 static struct gated_backward_scratch
-gated_backward_carve(const struct la_head *h, struct arena *arena)
+take_gated_gradient(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t rows = gated_backward_rows(h->d);
     struct gated_backward_scratch r = {0};
@@ -78,11 +83,21 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
         r.du = take_row(arena, h->d);
         r.du_lost = take_row(arena, h->d);
     }
-    r.r = take_state(arena, h->d, h->m);
     r.rt = take_state(arena, h->d, h->m);
+    r.factors = take_pairs(h, arena, rows, wider_of(h->d, h->m));
+    r.chunks.rows = rows;
+    return r;
+}
+
+static struct gated_backward_scratch
+gated_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    struct gated_backward_scratch r = take_gated_gradient(h, arena);
+    r.r = take_state(arena, h->d, h->m);
     r.r_lost = take_state(arena, h->d, h->m);
     r.s_lost = take_state(arena, h->d, h->m);
-    r.chunks = take_checkpoints(arena, h, rows);
+    r.chunks = take_checkpoints(arena, h, r.chunks.rows);
+    r.lost = take_states(arena, r.chunks.most, h->d, h->m);
     return r;
 }
 
@@ -100,6 +115,7 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
         .change = r->decay.change,
         .transposed = 1,
         .ahead = ahead,
+        .pairs = r->factors,
     };
 }
 
@@ -118,8 +134,8 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     return t.rows;
 }
 
-/* The forward scan: S^T before every interval.  Returns the number of chunks, or -1 to
- * stop. */
+/* The forward scan: S^T before every interval, and what it has lost.  Returns the
+ * number of chunks, or -1 to stop. */
 static ptrdiff_t
 gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *r)
 {
@@ -139,6 +155,9 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
         }
         if (chunks % x->interval == 0) {
             memcpy(state_of(x->checkpoints, h, chunks / x->interval), c.s, bytes);
+            if (c.lost != NULL) {
+                memcpy(state_of(r->lost, h, chunks / x->interval), c.lost, bytes);
+            }
         }
         x->begins[i] = 1;
         gated_forward(h, r, &c, span(i, x->rows, i + x->rows, h->n, &ahead));
@@ -156,7 +175,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
     struct la_fetch ahead = {0};
     struct sweep c = gated_state(h, r, &ahead);
     c.s = x->states;
-    compensate(&c, r->s_lost, x->interval * x->rows, x->rows);
+    compensate_state(&c, h, state_of(r->lost, h, interval), x->rows);
     memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++, i += c.rows) {
         if (h->poll(h->poll_arg)) {

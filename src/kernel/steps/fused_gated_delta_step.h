@@ -130,7 +130,7 @@ step_run(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     const ptrdiff_t next_keys = heads->repeats == 1 ? h->d : 0;
     struct la_head step = inner_head(h, &r->rest);
     step.group = heads->repeats == 1 ? heads->keys : heads->repeats;
-    step.d = step.all_d = h->d;
+    step.d = h->d;
     step.m = step.all_m = h->m;
     step.map = h->map;
     step.scale = h->scale;

@@ -80,7 +80,7 @@ step_key_heads(const struct la_head *h, const struct fused_gated_scratch *r)
     const ptrdiff_t values = h->n * h->m, keys = (h->sizes.c - values) / (2 * h->d);
     const ptrdiff_t repeats = h->n / keys;
     struct la_head step = inner_head(h, &r->rest);
-    step.d = step.all_d = h->d;
+    step.d = h->d;
     step.m = step.all_m = h->m;
     step.scale = h->scale;
     step.group = repeats;

@@ -47,7 +47,7 @@ conv_head(const struct la_head *h, const struct arena *arena, ptrdiff_t first,
           ptrdiff_t count)
 {
     struct la_head conv = inner_head(h, arena);
-    conv.d = conv.all_d = h->sizes.p;
+    conv.d = h->sizes.p;
     conv.m = conv.all_m = count;
     conv.f = h->sizes.t;
     conv.silu = h->silu;

@@ -8,6 +8,7 @@
 #define LA_MICRO_H
 
 #include "chunk.h"
+#include "pairs.h"
 #include "../vectors/fetch.h"
 
 /* One contraction of the chunked recurrences over a state S (K, W):
@@ -32,13 +33,15 @@ struct sweep {
                                all */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
+    struct pairs pairs;     /* all zeros: products of floats */
+    int scored; /* scores made the pairs of A, which has not changed since */
 };
 
 /* c (rows, nr) += A (rows, k) B (k, nr); the block a holds A or, if `transposed`,
- * A^T. */
+ * A^T.  Of pairs, k counts the pairs. */
 INLINE void
-tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
-     struct block b, ptrdiff_t k)
+tile_by(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
+        struct block b, ptrdiff_t k, const enum la_products by)
 {
     LA_UNROLL_BY_4
     for (ptrdiff_t l = 0; l < k; l++) {
@@ -47,12 +50,20 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int transp
             y[j] = vload(&b.x[l * b.ld + j * VL]);
         }
         LA_EACH(i, rows) {
-            const vec x = vset1(transposed ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
+            const T *p = transposed ? &a.x[l * a.ld + i] : &a.x[i * a.ld + l];
+            const vec x = by == LA_FLOAT_PRODUCTS ? vset1(*p) : vpair(p);
             LA_EACH(j, nr) {
-                c[i][j] = vfma(x, y[j], c[i][j]);
+                c[i][j] = vproduct(x, y[j], c[i][j], by);
             }
         }
     }
+}
+
+INLINE void
+tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
+     struct block b, ptrdiff_t k)
+{
+    tile_by(c, rows, nr, a, transposed, b, k, LA_FLOAT_PRODUCTS);
 }
 
 /* c += the diagonal block of X V.  Scores of later tokens are skipped, not multiplied
@@ -74,21 +85,38 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct 
     }
 }
 
-/* c += rows [i, i + rows) of X V. */
+/* c += rows [i, i + rows) of X V; `values` holds V, in pairs or as it is. */
 INLINE void
-tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
-              const int nr, struct block v)
+tile_rows_of_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
+                      const int nr, struct block v, struct block values,
+                      const enum la_products by)
 {
     const ptrdiff_t next = i + rows;
     const struct block x = block_at(s->dots, i, i), here = block_at(v, i, 0);
+    const struct block far = by == LA_FLOAT_PRODUCTS ? s->dots : s->pairs.dots;
     if (s->upper) {
+        const ptrdiff_t first = lanes_of(next, by);
         tile_diagonal(c, rows, nr, x, here, 1);
-        tile(c, rows, nr, block_at(x, 0, rows), 0, block_at(v, next, 0),
-             s->rows - next);
+        tile_by(c, rows, nr, block_at(far, i, first), 0, block_at(values, first, 0),
+                lanes_of(s->rows, by) - first, by);
     }
     else {
-        tile(c, rows, nr, block_at(s->dots, i, 0), 0, v, i);
+        tile_by(c, rows, nr, block_at(far, i, 0), 0, values, lanes_of(i, by), by);
         tile_diagonal(c, rows, nr, x, here, 0);
+    }
+}
+
+/* The same.  The diagonal block takes floats, since a pair may hold a token that its
+ * row must not see; with pairs it is always MR rows, so that the shape of a tile
+ * changes no bit. */
+INLINE void
+tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
+              const int nr, struct block v, struct block values,
+              const enum la_products by)
+{
+    const int some = by == LA_FLOAT_PRODUCTS ? rows : MR;
+    LA_EACH(r, rows / some) {
+        tile_rows_of_triangle(c + r * some, s, i + r * some, some, nr, v, values, by);
     }
 }
 
@@ -116,12 +144,13 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
 }
 
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors, with
- * rows [k, k + kc) of S.  With k > 0, the product is added to O. */
+ * rows [k, k + kc) of S, which `s` holds.  With k > 0, the product is added to O. */
 INLINE void
-read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
-          ptrdiff_t i, const int rows, const int nr)
+read_tile(const struct sweep *c, ptrdiff_t col, struct block s, struct block values,
+          ptrdiff_t k, ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr,
+          const enum la_products by)
 {
-    const struct block rest = {s + k * nr * VL, nr * VL};
+    const struct block a = by == LA_FLOAT_PRODUCTS ? c->a : c->pairs.a;
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
@@ -133,27 +162,31 @@ read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
         }
     }
     if (k == 0 && c->dots.x != NULL) {
-        tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col));
+        tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col), values, by);
     }
-    tile(acc, rows, nr, block_at(c->a, i, k), 0, rest, kc);
+    tile_by(acc, rows, nr, block_at(a, i, lanes_of(k, by)), 0, s, lanes_of(kc, by), by);
     store_tile(c, col, i, acc, k > 0, rows, nr);
 }
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-read_tiles(const struct sweep *c, ptrdiff_t col, T *s, const int nr)
+read_tiles(const struct sweep *c, ptrdiff_t col, T *s, struct block values,
+           const int nr, const enum la_products by)
 {
+    LA_PANEL(of_s, KC, nr, by);
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
+        const struct block plain = {s + k * nr * VL, nr * VL};
+        const struct block part = paired(of_s, plain, kc, nr * VL, by);
         ptrdiff_t i = 0;
         for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
-            read_tile(c, col, s, k, kc, i, 2 * LA_TR, nr);
+            read_tile(c, col, part, values, k, kc, i, 2 * LA_TR, nr, by);
         }
         for (; i + LA_TR <= c->rows; i += LA_TR) {
-            read_tile(c, col, s, k, kc, i, LA_TR, nr);
+            read_tile(c, col, part, values, k, kc, i, LA_TR, nr, by);
         }
         for (; i < c->rows; i += MR) {
-            read_tile(c, col, s, k, kc, i, MR, nr);
+            read_tile(c, col, part, values, k, kc, i, MR, nr, by);
         }
     }
 }
@@ -253,13 +286,15 @@ add_tile(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int compensated
  * equal chunks, additions to S might still all round one way: `lost` accumulates what
  * each addition lost and adds it to the next (Kahan 1965). */
 INLINE void
-write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
-           const int compensated, const int rows, const int nr)
+write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
+           struct state_tile to, ptrdiff_t l, const int compensated, const int rows,
+           const int nr, const enum la_products by)
 {
+    const struct block b = by == LA_FLOAT_PRODUCTS ? c->b : c->pairs.b;
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
-    tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
+    tile_by(acc, rows, nr, block_at(b, 0, l), 1, values, lanes_of(c->rows, by), by);
     if (!compensated && c->fades) {
         change_and_add(c, to, l, acc, rows, nr);
         return;
@@ -276,78 +311,43 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t
 }
 
 INLINE void
-write_tiles(const struct sweep *c, ptrdiff_t col, struct state_tile to,
-            const int compensated, const int nr)
+write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
+            struct state_tile to, const int compensated, const int nr,
+            const enum la_products by)
 {
     const ptrdiff_t end = c->end > 0 ? c->end : c->K;
     ptrdiff_t l = c->first;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
-        write_tile(c, col, to, l, compensated, 2 * LA_TR, nr);
+        write_tile(c, col, values, to, l, compensated, 2 * LA_TR, nr, by);
     }
     for (; l + LA_TR <= end; l += LA_TR) {
-        write_tile(c, col, to, l, compensated, LA_TR, nr);
+        write_tile(c, col, values, to, l, compensated, LA_TR, nr, by);
     }
     for (; l < end; l += MR) {
-        write_tile(c, col, to, l, compensated, MR, nr);
+        write_tile(c, col, values, to, l, compensated, MR, nr, by);
     }
 }
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
+sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
+            const enum la_products by)
 {
     const ptrdiff_t at = col * round_up(c->K, MR);
+    LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
+    struct block values = block_at(c->v, 0, col);
+    if (what & LA_WRITE || c->dots.x != NULL) {
+        values = paired(room, values, c->rows, nr * VL, by);
+    }
     if (what & LA_READ) {
-        read_tiles(c, col, c->s + at, nr);
+        read_tiles(c, col, c->s + at, values, nr, by);
     }
     if (what & LA_WRITE && c->lost != NULL && !c->fades) {
-        write_tiles(c, col, state_tile(c, at), 1, nr);
+        write_tiles(c, col, values, state_tile(c, at), 1, nr, by);
     }
     else if (what & LA_WRITE) {
-        write_tiles(c, col, state_tile(c, at), 0, nr);
+        write_tiles(c, col, values, state_tile(c, at), 0, nr, by);
     }
-}
-
-/* One function for each width, shared by all recurrences: tiles are most of the
- * code. */
-#define LA_SWEEP_WIDTH(nr)                                                             \
-    static __attribute__((noinline)) void sweep_##nr(const struct sweep *c,            \
-                                                     ptrdiff_t col, int what)          \
-    {                                                                                  \
-        sweep_width(c, col, what, nr);                                                 \
-    }
-LA_SWEEP_WIDTH(1)
-LA_SWEEP_WIDTH(2)
-#if LA_NR > 2
-LA_SWEEP_WIDTH(3)
-LA_SWEEP_WIDTH(4)
-#endif
-#undef LA_SWEEP_WIDTH
-
-INLINE void
-sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
-{
-    if (nr == 1) {
-        sweep_1(c, col, what);
-    }
-    else if (nr == 2) {
-        sweep_2(c, col, what);
-    }
-#if LA_NR > 2
-    else if (nr == 3) {
-        sweep_3(c, col, what);
-    }
-    else {
-        sweep_4(c, col, what);
-    }
-#endif
-}
-
-/* Reads, then writes, each column tile of the state while it is in cache. */
-static void
-sweep(const struct sweep *c, int what)
-{
-    LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
 }
 
 #endif

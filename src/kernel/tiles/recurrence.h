@@ -7,6 +7,7 @@
 #include "mapped.h"
 #include "scores.h"
 #include "state.h"
+#include "sweep.h"
 #include "interleave.h"
 
 /* sum_i = x_i.y_i */
@@ -279,16 +280,23 @@ scale_rows(struct block x, ptrdiff_t rows, const T *factor)
     }
 }
 
+/* The sum of w_i a_i, for VL columns of a, from column l on. */
+INLINE vec
+weighted_sum(struct block a, const T *w, ptrdiff_t rows, ptrdiff_t l)
+{
+    vec sum = (vec){0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        sum = vfma(vset1(w[i]), vload(&a.x[i * a.ld + l]), sum);
+    }
+    return sum;
+}
+
 /* z += sum_i w_i a_i, compensated with `lost` */
 static void
 add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < a.ld; l += VL) {
-        vec sum = (vec){0};
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            sum = vfma(vset1(w[i]), vload(&a.x[i * a.ld + l]), sum);
-        }
-        add_to_sum(&z[l], &lost[l], sum);
+        add_to_sum(&z[l], &lost[l], weighted_sum(a, w, rows, l));
     }
 }
 

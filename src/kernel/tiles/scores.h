@@ -48,10 +48,61 @@ score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
     }
 }
 
+/* Rows [i, i + rows) of a vector of scores from column `col` on. */
+INLINE void
+score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, const int rows,
+           const enum la_products by)
+{
+    vec acc[4 * MR][NR];
+    clear_tile(acc, rows, 1);
+    la_fetch_some(c->ahead);
+    tile_by(acc, rows, 1, block_at(c->pairs.a, i, 0), 0,
+            block_at(c->pairs.keys, 0, col), lanes_of(c->K, by), by);
+    LA_EACH(r, rows) {
+        vstore(&c->dots.x[(i + r) * c->dots.ld + col], acc[r][0]);
+    }
+}
+
+INLINE void
+score_tiles(const struct sweep *c, const enum la_products by)
+{
+    const ptrdiff_t rows = round_up(c->rows, MR);
+    for (ptrdiff_t i = 0, many; i < rows; i += many ? 4 * MR : MR) {
+        many = rows - i >= 4 * MR;
+        const ptrdiff_t first = c->upper ? i / VL * VL : 0;
+        const ptrdiff_t end = c->upper ? rows : i + (many ? 4 * MR : MR);
+        for (ptrdiff_t col = first; many && col < end; col += VL) {
+            score_tile(c, i, col, 4 * MR, by);
+        }
+        for (ptrdiff_t col = first; !many && col < end; col += VL) {
+            score_tile(c, i, col, MR, by);
+        }
+    }
+}
+
+/* Pairs are summed along the columns of B^T, whose lanes are the scores of a row. */
+static __attribute__((noinline)) void
+scores_of_pairs(const struct sweep *c)
+{
+    pair_columns(c->pairs.a, c->a, round_up(c->rows, MR), c->K, c->pairs.by);
+    pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
+#if LA_HAS_HALVES && defined(__AVX512F__)
+    if (c->pairs.by == LA_NATIVE_PRODUCTS) {
+        score_tiles(c, LA_NATIVE_PRODUCTS);
+        return;
+    }
+#endif
+    score_tiles(c, LA_BFLOAT_PRODUCTS);
+}
+
 /* x_ij = a_i.b_j, at least for j <= i (upper: j >= i). */
 static void
 scores(const struct sweep *c)
 {
+    if (LA_HAS_HALVES && c->pairs.by != LA_FLOAT_PRODUCTS) {
+        scores_of_pairs(c);
+        return;
+    }
     const ptrdiff_t rows = round_up(c->rows, MR);
     for (ptrdiff_t i = 0; i < rows; i += SI) {
         const ptrdiff_t first = c->upper ? i / SJ * SJ : 0;

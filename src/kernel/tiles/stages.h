@@ -1,7 +1,8 @@
 /* stages.h: what the stages of a group of chunks (table.h) share.
  *
  * Each chunk has a record of what the stages keep of it, the state before it among
- * them. */
+ * them.  A reverse pass counts chunks from the last token on: "before" a chunk and
+ * "first" are those of the pass. */
 #ifndef LA_STAGES_H
 #define LA_STAGES_H
 
@@ -12,8 +13,12 @@ static int
 cut_evenly(const struct la_head *h, ptrdiff_t rows)
 {
     struct la_chunks *x = h->chunks;
-    const ptrdiff_t left = (h->n - x->at + rows - 1) / rows;
+    const ptrdiff_t left = ((x->reverse ? x->at : h->n - x->at) + rows - 1) / rows;
     x->count = left < x->most ? left : x->most;
+    if (x->reverse) {
+        x->next = (left - x->count) * rows;
+        return 0;
+    }
     const ptrdiff_t next = x->at + x->count * rows;
     x->next = next < h->n ? next : h->n;
     return 0;
@@ -23,8 +28,11 @@ cut_evenly(const struct la_head *h, ptrdiff_t rows)
 INLINE struct span
 span_of(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, struct la_fetch *ahead)
 {
-    const ptrdiff_t first = h->chunks->at + i * rows;
-    return span(first, rows, first + rows, h->n, ahead);
+    const struct la_chunks *x = h->chunks;
+    const ptrdiff_t step = x->reverse ? -rows : rows;
+    const ptrdiff_t from = x->reverse ? (x->at - 1) / rows * rows : x->at;
+    const ptrdiff_t first = from + i * step;
+    return span(first, rows, first + step, h->n, ahead);
 }
 
 /* A queue for prefetching that does not have to find out first how much is needed: a
@@ -64,13 +72,15 @@ field_before(const struct la_chunks *x, T *first, ptrdiff_t i)
 INLINE int
 begins_head(const struct la_head *h)
 {
-    return h->chunks->at == 0 && h->stage.from == 0;
+    const struct la_chunks *x = h->chunks;
+    return x->at == (x->reverse ? h->n : 0) && h->stage.from == 0;
 }
 
 INLINE int
 ends_head(const struct la_head *h)
 {
-    return h->chunks->next == h->n && h->stage.to == h->chunks->count;
+    const struct la_chunks *x = h->chunks;
+    return x->next == (x->reverse ? 0 : h->n) && h->stage.to == x->count;
 }
 
 /* What the state has lost to rounding, for all groups. */
@@ -128,6 +138,7 @@ static void
 carry_state(struct sweep *c, const struct la_head *h)
 {
     const ptrdiff_t width = NR * VL, tiles = (c->W + width - 1) / width;
+    pair_operands(c, LA_WRITE);
     LA_BY_TILES(
         c->W, if (share_of_tile(c, h, col / width, tiles)) {
             sweep_tile(c, col, LA_WRITE, nr);

@@ -190,9 +190,11 @@ state_step(ptrdiff_t W, ptrdiff_t j)
     return left < NR * VL ? left : NR * VL;
 }
 
-/* dst (W, K) = src (K, W) transposed, both stored by column tiles. */
+/* Rows [first, first + W) of dst, of `all` rows of K, = src (K, W) transposed, both
+ * stored by column tiles. */
 static void
-transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
+transpose_to_rows(T *dst, ptrdiff_t all, ptrdiff_t first, T *src, ptrdiff_t K,
+                  ptrdiff_t W)
 {
     const ptrdiff_t Kp = round_up(K, VL), Wp = round_up(W, VL);
     const ptrdiff_t K4 = round_up(K, MR), W4 = round_up(W, MR);
@@ -201,7 +203,7 @@ transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
         for (ptrdiff_t j = 0; j < W; j += VL) {
             const ptrdiff_t in = state_step(Wp, j), cols = W4 - j < VL ? W4 - j : VL;
             const T *from = state_at(src, K, Wp, l, j);
-            T *to = state_at(dst, W, Kp, j, l);
+            T *to = state_at(dst, all, Kp, first + j, l);
             vec x[VL];
             LA_EACH(r, VL) {
                 x[r] = r < rows ? vload(&from[r * in]) : (vec){0};
@@ -214,6 +216,13 @@ transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
             }
         }
     }
+}
+
+/* dst (W, K) = src (K, W) transposed. */
+static void
+transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
+{
+    transpose_to_rows(dst, W, 0, src, K, W);
 }
 
 #endif

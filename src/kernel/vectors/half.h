@@ -31,8 +31,10 @@ from_half(u16 bits)
 #else
     const ivec h = __builtin_convertvector(bits, ivec);
     const ivec sign = (h & 0x8000) << 16, rest = h & 0x7fff;
-    /* 2^112 rebiases the exponent, which also makes subnormals normal. */
-    const vec finite = (vec)(rest << 13) * 0x1p112f;
+    /* No subnormal float on the way: the caller's modes may flush it to 0. */
+    const vec small = __builtin_convertvector(rest, vec) * 0x1p-24f;
+    const vec normal = (vec)((rest << 13) + 0x38000000);
+    const vec finite = vselect(rest < 0x400, small, normal);
     const ivec other = 0x7f800000 | (rest & 0x3ff) << 13; /* inf, NaN */
     return (vec)(sign | (ivec)vselect(rest >= 0x7c00, (vec)other, finite));
 #endif

@@ -1,0 +1,164 @@
+/* causal_backward_stages.h: the gradients of causal.h in stages (stages.c), with the
+ * records of causal.h: in the first pass S^T, z and the keys; in reverse R, the sum of
+ * w_i a_i, a and r g. */
+#ifndef LA_CAUSAL_BACKWARD_STAGES_H
+#define LA_CAUSAL_BACKWARD_STAGES_H
+
+#include "causal_backward.h"
+
+/* The state before the first chunk of the pass. */
+static void
+begin_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
+                      const struct causal_rates *rates)
+{
+    const struct la_array s0_transposed = transposed(h->s0);
+    if (h->chunks->reverse) {
+        load_state(first->s, &h->grad_s, h->d, h->m);
+        load_vector(first->z, &h->grad_z, h->d);
+    }
+    else {
+        load_state(first->s, &s0_transposed, h->m, h->d);
+        load_vector(first->z, &h->z0, h->d);
+    }
+    clear(rates->lost, state_size(h->d, h->m));
+    clear(rates->z_lost, first->b.ld);
+}
+
+static int
+prepare_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
+                        const struct causal_rates *rates)
+{
+    struct la_fetch ahead = eager_fetch();
+    if (begins_head(h)) {
+        begin_causal_gradient(h, first, rates);
+    }
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct span t = span_of(h, i, head_rows(h), &ahead);
+        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
+        if (h->chunks->reverse) {
+            load_causal_readers(h, rates, x.b, x.v, t);
+        }
+        else {
+            load_keys(h, t, x.b, x.v);
+        }
+        for (ptrdiff_t l = 0; h->normalize && l < x.b.ld; l += VL) {
+            vstore(&x.sum[l], h->chunks->reverse
+                                  ? weighted_sum(x.b, rates->w + t.first, t.rows, l)
+                                  : sum_of_columns(x.b, t.rows, l));
+        }
+        fetch_all(&ahead);
+    }
+    return 0;
+}
+
+static int
+carry_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
+                      const struct causal_rates *rates)
+{
+    const ptrdiff_t rows = head_rows(h);
+    const int reverse = h->chunks->reverse;
+    struct arena arena = {h->scratch, 0};
+    struct sweep c = {.K = reverse ? h->d : h->m,
+                      .W = round_up(reverse ? h->m : h->d, VL),
+                      .pairs = take_causal_gradient(h, &arena).pairs};
+    struct causal_chunk x = causal_chunk(h->chunks, first, 0);
+    compensate_state(&c, h, rates->lost, rows);
+    for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
+        c.rows = span_of(h, i, rows, NULL).rows;
+        c.b = reverse ? x.b : x.v;
+        c.v = reverse ? x.v : x.b;
+        c.from = x.s;
+        c.s = next.s;
+        carry_state(&c, h);
+        if (h->normalize && h->stage.part == 0) {
+            carry_vector(next.z, x.z, rates->z_lost, x.sum, x.b.ld);
+        }
+        x = next;
+    }
+    return 0;
+}
+
+static int
+finish_queries_of(const struct la_head *h, const struct causal_chunk *first,
+                  const struct causal_rates *rates)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct causal_gradient r = take_causal_gradient(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    struct sweep c = sweep_of_queries(h, &r, &ahead);
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
+        c.b = x.v;
+        c.v = x.b;
+        c.s = x.s;
+        memcpy(r.z, x.z, (size_t)x.b.ld * sizeof(T));
+        clear(r.z_lost, x.b.ld);
+        causal_queries(h, &r, rates, &c, span_of(h, i, r.rows, &ahead), LA_READ,
+                       no_keys(h, x.z));
+    }
+    return 0;
+}
+
+static int
+finish_keys_of(const struct la_head *h, const struct causal_chunk *first,
+               const struct causal_rates *rates)
+{
+    struct arena arena = {h->scratch, 0};
+    struct causal_gradient r = take_causal_gradient(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
+        const struct span t = span_of(h, i, r.rows, &ahead);
+        r.a = x.b;
+        r.grad_out = x.v;
+        struct sweep dv = sweep_of_values(h, &r, &ahead),
+                     db = sweep_of_keys(h, &r, &ahead);
+        dv.s = x.s;
+        db.bias = h->normalize ? x.z : NULL;
+        load_keys(h, t, r.b, r.v);
+        causal_values(h, &r, &dv, t, LA_READ);
+        transpose_state(r.t, x.s, h->d, h->m);
+        causal_keys(h, &r, rates, &db, t);
+    }
+    if (ends_head(h)) {
+        const struct causal_chunk last =
+            causal_chunk(h->chunks, first, h->chunks->count);
+        store_state(&h->ds0, last.s, h->d, h->m);
+        store_vector(&h->dz0, last.z, h->d);
+    }
+    return 0;
+}
+
+static int
+stage_causal_backward(const struct la_head *h)
+{
+    struct arena of_records = {h->chunks->records, 0}, of_head = {h->chunks->shared, 0};
+    const struct causal_chunk first = take_causal_chunk(h, &of_records);
+    const struct causal_rates rates = take_causal_rates(h, &of_head);
+    switch (h->stage.kind) {
+    case LA_CUT:
+        return cut_evenly(h, head_rows(h));
+    case LA_PREPARE:
+        return prepare_causal_gradient(h, &first, &rates);
+    case LA_CARRY:
+        return carry_causal_gradient(h, &first, &rates);
+    default:
+        return h->chunks->reverse ? finish_keys_of(h, &first, &rates)
+                                  : finish_queries_of(h, &first, &rates);
+    }
+}
+
+#endif

@@ -1,0 +1,388 @@
+/* delta_backward_stages.h: the gradients of the delta rules in stages (stages.c).
+ *
+ * The first pass is that of delta_stages.h, with E (DPLR: U) in place of outputs.  The
+ * second one takes the groups in reverse: it carries S^T through the group once more,
+ * from E, and R against it, by panels of the values' columns. */
+#ifndef LA_DELTA_BACKWARD_STAGES_H
+#define LA_DELTA_BACKWARD_STAGES_H
+
+#include "delta_backward.h"
+#include "delta_stages.h"
+#include "gated_delta_backward.h"
+#include "../decays/groups.h"
+
+/* What all groups share. */
+struct delta_memory {
+    T *lost, *s_lost; /* what S and, in the second pass, S^T and R have lost */
+    T *r_lost;
+    struct groups groups;
+    struct la_array errors; /* E or U, (n,m) */
+};
+
+static ptrdiff_t
+least_delta_chunks(const struct la_head *h)
+{
+    return chunks_of_group(h, delta_chunk_rows(h->d));
+}
+
+static struct delta_memory
+take_memory_of(const struct la_head *h, struct arena *arena)
+{
+    struct delta_memory x;
+    x.lost = take_lost(h, arena); /* where delta_stages.h expects it */
+    x.s_lost = take_state(arena, h->d, h->m);
+    x.r_lost = take_state(arena, h->d, h->m);
+    x.groups = take_groups(h, arena, delta_chunk_rows(h->d));
+    x.errors = take_errors(h, arena);
+    return x;
+}
+
+/* The record of a chunk, which is counted from the group's first token on: that of the
+ * first pass, and in its place that of the second. */
+struct delta_adjoint {
+    struct delta_record forward;
+    T *s, *after, *r; /* S^T before the chunk; R after it and before it, by panels */
+    struct gated_delta_reverse chunk;
+    struct decay_chunk decays;
+};
+
+static struct delta_adjoint
+take_adjoint_of(const struct la_head *h, struct arena *arena, enum delta_rule rule)
+{
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const int dplr = rule == LA_DPLR;
+    struct arena second = *arena;
+    struct delta_adjoint x = {.forward = take_record_of(h, arena, rule)};
+    if (!dplr) {
+        x.forward.errors = take_block(arena, rows, h->m);
+    }
+    x.s = take_state(&second, h->d, h->m);
+    x.after = x.r = take_state(&second, h->d, h->m);
+    if (rule == LA_DELTA) {
+        take_reverse_record(h, rows, &second, 0, &x.chunk.base);
+    }
+    else {
+        x.decays = take_decay_chunk(h, &second, rows);
+        x.chunk = take_gated_reverse_record(h, rows, &second, dplr, x.decays.decay);
+    }
+    arena->used = arena->used < second.used ? second.used : arena->used;
+    return x;
+}
+
+/* What a stage of the second pass computes with. */
+static struct gated_delta_reverse
+take_gradient_of(const struct la_head *h, struct arena *arena, enum delta_rule rule)
+{
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    struct gated_delta_reverse r = {.dplr = rule == LA_DPLR};
+    if (rule == LA_DELTA) {
+        take_reverse_tiles(h, rows, arena, 0, &r.base);
+    }
+    else {
+        take_gated_reverse_tiles(h, rows, arena, &r);
+    }
+    return r;
+}
+
+/* The blocks of chunk i that its record keeps, and those of a stage. */
+static struct gated_delta_reverse
+adjoint_blocks(const struct la_chunks *of, const struct gated_delta_reverse *first,
+               const struct gated_delta_reverse *stage, ptrdiff_t i)
+{
+    struct gated_delta_reverse r = *stage;
+    struct reverse_scratch *x = &r.base;
+    const struct reverse_scratch *y = &first->base;
+    const struct {
+        struct block *to, from;
+    } kept[] = {
+        {&x->ab, y->ab},
+        {&x->gn, y->gn},
+        {&x->u, y->u},
+        {&x->e, y->e},
+        {&x->du, y->du},
+        {&x->l, y->l},
+        {&x->p, y->p},
+        {&x->dv, y->dv},
+        {&x->dbeta, y->dbeta},
+        {&x->beta.rows, y->beta.rows},
+        {&r.ends, first->ends},
+        {&r.b, first->b},
+        {&r.written, first->written},
+        {&r.lk, first->lk},
+        {&r.pk, first->pk},
+    };
+    for (size_t k = 0; k < sizeof(kept) / sizeof(kept[0]); k++) {
+        *kept[k].to = block_in_record(of, kept[k].from, i);
+    }
+    x->beta.step = y->beta.step;
+    r.decay = decay_in_record(of, &first->decay, i);
+    return r;
+}
+
+static struct delta_adjoint
+delta_adjoint(const struct la_chunks *of, const struct delta_adjoint *first,
+              const struct gated_delta_reverse *stage, ptrdiff_t i)
+{
+    const ptrdiff_t later = of->count - 1 - i;
+    return (struct delta_adjoint){
+        .s = in_record(of, first->s, i),
+        .after = field_before(of, first->after, later),
+        .r = field_before(of, first->r, later + 1),
+        .chunk = adjoint_blocks(of, &first->chunk, stage, i),
+    };
+}
+
+/* The tokens of chunk i. */
+static struct span
+adjoint_tokens(const struct la_head *h, const struct delta_adjoint *first,
+               enum delta_rule rule, ptrdiff_t i, struct la_fetch *ahead)
+{
+    const ptrdiff_t rows = delta_chunk_rows(h->d), begin = h->chunks->next + i * rows;
+    if (rule == LA_DELTA) {
+        return span(begin, rows, begin + rows, h->n, ahead);
+    }
+    const struct decay_chunk x = {
+        .tokens = (ptrdiff_t *)in_record(h->chunks, (T *)first->decays.tokens, i)};
+    return tokens_of(&x, ahead);
+}
+
+/* --- the first pass ------------------------------------------------------- */
+
+static int
+prepare_errors(const struct la_head *h, const struct delta_record *first,
+               const struct delta_memory *memory)
+{
+    const struct groups *groups = &memory->groups;
+    const int stopped = prepare_delta(h, first);
+    if (h->stage.from == 0) {
+        T *s = field_before(h->chunks, first->s, 0);
+        transpose_panels(h, state_of_group(h, groups, groups->states), s);
+        transpose_panels(h, state_of_group(h, groups, groups->losses), memory->lost);
+    }
+    return stopped;
+}
+
+static int
+store_errors(const struct la_head *h, const struct delta_record *first,
+             const struct delta_memory *memory)
+{
+    struct la_fetch ahead = eager_fetch();
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct delta_record x = delta_record(h->chunks, first, i);
+        const struct span t = delta_tokens(h, &x, i, &ahead);
+        const ptrdiff_t rows = round_up(t.rows, MR);
+        store_rows(&memory->errors, t, h->m,
+                   x.rule == LA_DPLR ? block_at(x.vu, rows, 0) : x.errors, NULL);
+    }
+    return 0;
+}
+
+/* --- the second pass ------------------------------------------------------ */
+
+static void
+begin_adjoint(const struct la_head *h, const struct delta_adjoint *first,
+              const struct delta_memory *memory)
+{
+    const struct groups *groups = &memory->groups;
+    const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
+    memcpy(first->s, state_of_group(h, groups, groups->states), bytes);
+    memcpy(memory->s_lost, state_of_group(h, groups, groups->losses), bytes);
+    if (begins_head(h)) {
+        load_panels(h, first->r, &h->grad_s);
+        clear(memory->r_lost, state_size(h->d, h->m));
+    }
+}
+
+static int
+prepare_adjoint(const struct la_head *h, const struct delta_adjoint *first,
+                const struct gated_delta_reverse *stage,
+                const struct delta_memory *memory, enum delta_rule rule)
+{
+    struct la_fetch ahead = eager_fetch();
+    if (h->stage.from == 0) {
+        begin_adjoint(h, first, memory);
+    }
+    reverse_constants(h, &stage->base, delta_chunk_rows(h->d));
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct delta_adjoint x = delta_adjoint(h->chunks, first, stage, i);
+        const struct span t = adjoint_tokens(h, first, rule, i, &ahead);
+        const struct reverse c = gated_reverse_chunk(h, &x.chunk, t);
+        if (rule == LA_DELTA) {
+            load_reverse(h, &c, &memory->errors, t);
+        }
+        else {
+            load_gated_delta_reverse(h, &c, &x.chunk, &memory->errors, t);
+        }
+        fetch_all(&ahead);
+    }
+    return 0;
+}
+
+/* S^T before the chunks of the group. */
+static int
+carry_delta_states(const struct la_head *h, const struct delta_adjoint *first,
+                   const struct gated_delta_reverse *stage,
+                   const struct delta_memory *memory, enum delta_rule rule)
+{
+    const struct la_chunks *of = h->chunks;
+    const struct gated_delta_reverse *x = &first->chunk;
+    struct sweep c = {.K = h->m,
+                      .W = round_up(h->d, VL),
+                      .transposed = 1,
+                      .pairs = stage->base.pairs};
+    compensate_state(&c, h, memory->s_lost, delta_chunk_rows(h->d));
+    for (ptrdiff_t i = 0; i + 1 < of->count; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const ptrdiff_t rows =
+            round_up(adjoint_tokens(h, first, rule, i, NULL).rows, MR);
+        c.rows = (1 + x->dplr) * rows;
+        c.b = block_in_record(of, x->base.u, i);
+        c.from = in_record(of, first->s, i);
+        c.s = in_record(of, first->s, i + 1);
+        if (rule == LA_DELTA) {
+            c.v = block_at(block_in_record(of, x->base.ab, i), rows, 0);
+            carry_state(&c, h);
+            continue;
+        }
+        const struct decay decay = decay_in_record(of, &x->decay, i);
+        c.v = block_in_record(of, x->written, i);
+        carry_by(&decay, &c, h, x->dplr ? LA_NEVER : LA_IN_PLACE);
+    }
+    return 0;
+}
+
+/* The blocks of a chunk from the columns of a panel on. */
+static struct gated_delta_reverse
+panel_blocks(const struct delta_adjoint *x, struct panel p, T *lost)
+{
+    struct gated_delta_reverse r = x->chunk;
+    struct block *const values[] = {&r.base.gn, &r.base.e, &r.base.du, &r.base.dv,
+                                    &r.base.dbeta};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        *values[i] = block_at(*values[i], 0, p.col);
+    }
+    r.base.beta.rows = block_at(r.base.beta.rows, 0, p.col * r.base.beta.step);
+    r.base.after = x->after + p.at;
+    r.base.r = x->r + p.at;
+    r.base.lost = lost + p.at;
+    return r;
+}
+
+/* dU, N and R. */
+static int
+carry_delta_gradients(const struct la_head *h, const struct delta_adjoint *first,
+                      const struct gated_delta_reverse *stage,
+                      const struct delta_memory *memory, enum delta_rule rule)
+{
+    const struct panel p = panel(h, h->stage.part);
+    for (ptrdiff_t i = h->chunks->count; p.width > 0 && i-- > 0;) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct delta_adjoint x = delta_adjoint(h->chunks, first, stage, i);
+        const struct gated_delta_reverse r = panel_blocks(&x, p, memory->r_lost);
+        struct reverse c =
+            gated_reverse_chunk(h, &r, adjoint_tokens(h, first, rule, i, NULL));
+        if (rule == LA_DELTA) {
+            delta_values_back(h, &c, p.width, NULL);
+            continue;
+        }
+        gated_values_back(h, &c, &r, p.width, NULL);
+        c.write.first = 0;
+        c.write.end = h->d;
+        if (rule == LA_GATED_DELTA && forgets(&r.decay, h->d)) {
+            LA_BY_TILES(p.width,
+                        reset_tile(&r.decay, &c.write, col, nr * VL, LA_AFTERWARDS));
+        }
+    }
+    return 0;
+}
+
+static int
+finish_adjoint(const struct la_head *h, const struct delta_adjoint *first,
+               const struct gated_delta_reverse *stage, enum delta_rule rule)
+{
+    struct la_fetch ahead = eager_fetch();
+    reverse_constants(h, &stage->base, delta_chunk_rows(h->d));
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct delta_adjoint x = delta_adjoint(h->chunks, first, stage, i);
+        const struct span t = adjoint_tokens(h, first, rule, i, &ahead);
+        struct reverse c = gated_reverse_chunk(h, &x.chunk, t);
+        transpose_panels(h, stage->base.rt, x.after);
+        if (rule == LA_DELTA) {
+            delta_features_back(h, &c, t, x.s);
+        }
+        else {
+            gated_features_back(h, &c, &x.chunk, t, x.s);
+        }
+    }
+    if (ends_head(h)) {
+        store_panels(h, field_before(h->chunks, first->r, h->chunks->count), &h->ds0);
+    }
+    return 0;
+}
+
+/* --- both ----------------------------------------------------------------- */
+
+static int
+stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
+{
+    struct arena of_records = {h->chunks->records, 0}, shared = {h->chunks->shared, 0},
+                 scratch = {h->scratch, 0};
+    const struct delta_adjoint first = take_adjoint_of(h, &of_records, rule);
+    const struct delta_memory memory = take_memory_of(h, &shared);
+    const struct gated_delta_reverse stage = take_gradient_of(h, &scratch, rule);
+    const int reverse = h->chunks->reverse;
+    const struct decay_chunk *decays = reverse ? &first.decays : &first.forward.decays;
+    switch (h->stage.kind) {
+    case LA_CUT:
+        return cut_group(h, &memory.groups, rule == LA_DELTA ? NULL : decays,
+                         delta_chunk_rows(h->d));
+    case LA_PREPARE:
+        return reverse ? prepare_adjoint(h, &first, &stage, &memory, rule)
+                       : prepare_errors(h, &first.forward, &memory);
+    case LA_CARRY:
+        return reverse ? carry_delta_states(h, &first, &stage, &memory, rule) ||
+                             carry_delta_gradients(h, &first, &stage, &memory, rule)
+                       : carry_delta(h, &first.forward, stage.base.pairs);
+    default:
+        return reverse ? finish_adjoint(h, &first, &stage, rule)
+                       : store_errors(h, &first.forward, &memory);
+    }
+}
+
+/* One set of functions for each operator (table.h). */
+#define LA_DELTA_GRADIENT_STAGES(op, rule)                                             \
+    static int stage_##op##_backward(const struct la_head *h)                          \
+    {                                                                                  \
+        return stage_delta_gradient(h, rule);                                          \
+    }                                                                                  \
+    static void take_##op##_adjoint(const struct la_head *h, struct arena *arena)      \
+    {                                                                                  \
+        take_adjoint_of(h, arena, rule);                                               \
+    }                                                                                  \
+    static void take_##op##_gradient(const struct la_head *h, struct arena *arena)     \
+    {                                                                                  \
+        take_gradient_of(h, arena, rule);                                              \
+    }                                                                                  \
+    static void take_##op##_memory(const struct la_head *h, struct arena *arena)       \
+    {                                                                                  \
+        take_memory_of(h, arena);                                                      \
+    }
+LA_DELTA_GRADIENT_STAGES(delta, LA_DELTA)
+LA_DELTA_GRADIENT_STAGES(gated_delta, LA_GATED_DELTA)
+LA_DELTA_GRADIENT_STAGES(dplr, LA_DPLR)
+#undef LA_DELTA_GRADIENT_STAGES
+
+#endif

@@ -1,0 +1,275 @@
+/* gated_backward_stages.h: the gradients of gated.h in stages (stages.c).
+ *
+ * The first pass carries S^T, and keeps it before each group of chunks.  The second one
+ * takes the groups in reverse: it carries S^T through the group once more, and R
+ * against it. */
+#ifndef LA_GATED_BACKWARD_STAGES_H
+#define LA_GATED_BACKWARD_STAGES_H
+
+#include "gated_backward.h"
+#include "../decays/groups.h"
+
+/* What all groups share. */
+struct gated_memory {
+    T *s_lost, *r_lost, *du, *du_lost;
+    struct groups groups;
+};
+
+static ptrdiff_t
+least_gated_chunks(const struct la_head *h)
+{
+    return chunks_of_group(h, gated_backward_rows(h->d));
+}
+
+static struct gated_memory
+take_gated_memory(const struct la_head *h, struct arena *arena)
+{
+    struct gated_memory x;
+    x.s_lost = take_state(arena, h->d, h->m);
+    x.r_lost = take_state(arena, h->d, h->m);
+    x.du = take_row(arena, h->d);
+    x.du_lost = take_row(arena, h->d);
+    x.groups = take_groups(h, arena, gated_backward_rows(h->d));
+    return x;
+}
+
+/* The record of a chunk, which is counted from the group's first token on.  It holds
+ * what is summed: B, scaled for the state after the chunk, and V; in the second pass A,
+ * scaled for R before it, and C. */
+struct gated_adjoint {
+    T *s, *r, *next_r;     /* S^T before the chunk; R after it and before it */
+    T *keep, *change, *du; /* of R, (d) */
+    struct block b, v, a, c;
+    struct decay_chunk decays; /* of S^T */
+};
+
+static struct gated_adjoint
+take_gated_adjoint(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = gated_backward_rows(h->d);
+    struct gated_adjoint x;
+    x.s = take_state(arena, h->d, h->m);
+    x.r = x.next_r = take_state(arena, h->d, h->m);
+    x.keep = take_row(arena, h->d);
+    x.change = take_row(arena, h->d);
+    x.du = take_row(arena, h->d);
+    x.b = take_block(arena, rows, h->d);
+    x.v = take_block(arena, rows, h->m);
+    x.a = take_block(arena, rows, h->d);
+    x.c = take_block(arena, rows, h->m);
+    x.decays = take_decay_chunk(h, arena, rows);
+    return x;
+}
+
+static struct gated_adjoint
+gated_adjoint(const struct la_chunks *of, const struct gated_adjoint *first,
+              ptrdiff_t i)
+{
+    const ptrdiff_t later = of->count - 1 - i;
+    return (struct gated_adjoint){
+        .s = of->reverse ? in_record(of, first->s, i) : field_before(of, first->s, i),
+        .r = field_before(of, first->r, later),
+        .next_r = field_before(of, first->r, later + 1),
+        .keep = in_record(of, first->keep, i),
+        .change = in_record(of, first->change, i),
+        .du = in_record(of, first->du, i),
+        .b = block_in_record(of, first->b, i),
+        .v = block_in_record(of, first->v, i),
+        .a = block_in_record(of, first->a, i),
+        .c = block_in_record(of, first->c, i),
+        .decays = decay_chunk(of, &first->decays, i),
+    };
+}
+
+/* The states with which a group begins. */
+static void
+begin_gated_group(const struct la_head *h, const struct gated_adjoint *first,
+                  const struct gated_memory *of_head)
+{
+    const int reverse = h->chunks->reverse;
+    const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
+    const struct groups *groups = &of_head->groups;
+    T *const kept = state_of_group(h, groups, groups->states);
+    T *const lost = state_of_group(h, groups, groups->losses);
+    if (reverse) {
+        memcpy(first->s, kept, bytes);
+        memcpy(of_head->s_lost, lost, bytes);
+    }
+    if (begins_head(h) && reverse) {
+        load_state(first->r, &h->grad_s, h->d, h->m);
+        clear(of_head->r_lost, state_size(h->d, h->m));
+        clear(of_head->du, row_step(h->d));
+        clear(of_head->du_lost, row_step(h->d));
+    }
+    if (begins_head(h) && !reverse) {
+        const struct la_array s0_transposed = transposed(h->s0);
+        load_state(first->s, &s0_transposed, h->m, h->d);
+        clear(of_head->s_lost, state_size(h->d, h->m));
+    }
+    if (!reverse) {
+        memcpy(kept, field_before(h->chunks, first->s, 0), bytes);
+        memcpy(lost, of_head->s_lost, bytes);
+    }
+}
+
+/* What the tokens of a chunk add to R and to du. */
+static void
+prepare_gated_readers(const struct la_head *h, const struct gated_backward_scratch *all,
+                      const struct gated_adjoint *x, struct span t)
+{
+    struct gated_backward_scratch r = *all;
+    const ptrdiff_t row = row_step(h->d);
+    const int before = la_is_given(&h->bonus);
+    r.b = x->b;
+    r.v = x->v;
+    r.c = x->c;
+    load_gated(h, &r, t);
+    readers_meet(&r.decay, r.met_a, r.a, t.rows, h->d, before);
+    from_start(&r.decay, x->a, r.met_a, round_up(t.rows, MR), h->d, before);
+    memcpy(x->keep, r.decay.keep, (size_t)row * sizeof(T));
+    memcpy(x->change, r.decay.change, (size_t)row * sizeof(T));
+    for (ptrdiff_t l = 0; before && l < h->d; l += VL) {
+        vstore(&x->du[l], bonus_sum(&r, t.rows, l));
+    }
+}
+
+static int
+prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
+                       const struct gated_memory *of_head)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    if (h->stage.from == 0) {
+        begin_gated_group(h, first, of_head);
+    }
+    gated_constants(h, &r);
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
+        const struct span t = tokens_of(&x.decays, &ahead);
+        if (h->chunks->reverse) {
+            prepare_gated_readers(h, &r, &x, t);
+        }
+        else {
+            load_keys(h, t, x.b, x.v);
+        }
+        load_decay_ends(h, t, &x.decays.decay);
+        given_to_end(&x.decays.decay, x.b, t.rows, h->d);
+        fetch_all(&ahead);
+    }
+    return 0;
+}
+
+/* S^T; in reverse only before the chunks of the group. */
+static int
+carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
+                   const struct gated_memory *of_head, struct pairs pairs)
+{
+    struct sweep c = {
+        .K = h->m, .W = round_up(h->d, VL), .transposed = 1, .pairs = pairs};
+    struct gated_adjoint x = gated_adjoint(h->chunks, first, 0);
+    compensate_state(&c, h, of_head->s_lost, gated_backward_rows(h->d));
+    for (ptrdiff_t i = 0; i + h->chunks->reverse < h->chunks->count; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_adjoint next = gated_adjoint(h->chunks, first, i + 1);
+        c.rows = x.decays.tokens[1];
+        c.b = x.v;
+        c.v = x.b;
+        c.from = x.s;
+        c.s = next.s;
+        carry_by(&x.decays.decay, &c, h,
+                 la_is_given(&h->bonus) ? LA_KEEP_READ : LA_IN_PLACE);
+        x = next;
+    }
+    return 0;
+}
+
+/* R and du. */
+static int
+carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first,
+                      const struct gated_memory *of_head, struct pairs pairs)
+{
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL), .pairs = pairs};
+    compensate_state(&c, h, of_head->r_lost, gated_backward_rows(h->d));
+    for (ptrdiff_t i = h->chunks->count; i-- > 0;) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
+        struct decay decay = x.decays.decay;
+        decay.keep = x.keep;
+        decay.change = x.change;
+        c.rows = round_up(x.decays.tokens[1], MR);
+        c.b = x.a;
+        c.v = x.c;
+        c.from = x.r;
+        c.s = x.next_r;
+        carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS);
+        if (la_is_given(&h->bonus) && h->stage.part == 0) {
+            carry_vector(of_head->du, of_head->du, of_head->du_lost, x.du,
+                         row_step(h->d));
+        }
+    }
+    return 0;
+}
+
+static int
+carry_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
+                     const struct gated_memory *of_head)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct pairs pairs = take_gated_gradient(h, &arena).factors;
+    return carry_gated_states(h, first, of_head, pairs) ||
+           (h->chunks->reverse && carry_gated_gradients(h, first, of_head, pairs));
+}
+
+static int
+finish_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
+                      const struct gated_memory *of_head)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    gated_constants(h, &r);
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
+        struct sweep dv = gated_value_sweep(h, &r, x.r);
+        gated_reverse(h, &r, &dv, tokens_of(&x.decays, &ahead), x.s, LA_READ);
+    }
+    if (ends_head(h)) {
+        T *last = field_before(h->chunks, first->r, h->chunks->count);
+        store_state(&h->ds0, last, h->d, h->m);
+        if (la_is_given(&h->bonus)) {
+            store_vector(&h->dbonus, of_head->du, h->d);
+        }
+    }
+    return 0;
+}
+
+static int
+stage_gated_backward(const struct la_head *h)
+{
+    struct arena of_records = {h->chunks->records, 0}, shared = {h->chunks->shared, 0};
+    const struct gated_adjoint first = take_gated_adjoint(h, &of_records);
+    const struct gated_memory of_head = take_gated_memory(h, &shared);
+    switch (h->stage.kind) {
+    case LA_CUT:
+        return cut_group(h, &of_head.groups, &first.decays, gated_backward_rows(h->d));
+    case LA_PREPARE:
+        return prepare_gated_backward(h, &first, &of_head);
+    case LA_CARRY:
+        return carry_gated_backward(h, &first, &of_head);
+    default:
+        return h->chunks->reverse ? finish_gated_backward(h, &first, &of_head) : 0;
+    }
+}
+
+#endif

@@ -1,0 +1,310 @@
+/* pairs.h: products of numbers rounded to bfloat16, summed in float (set_products).
+ *
+ * Each lane of a block of pairs holds two numbers, next to each other in a row or in a
+ * column of the block that it was made from, which holds them in float.  A product of
+ * two lanes is
+ *
+ *    z + x_1 y_1, rounded, + x_0 y_0, rounded
+ *
+ * as AVX512_BF16 sums it, which also takes subnormal numbers as zeros.  The other
+ * implementation keeps them. */
+#ifndef LA_PAIRS_H
+#define LA_PAIRS_H
+
+#include "../vectors/half.h"
+#include "block.h"
+
+enum { LA_PAIRED_ROWS = 64 }; /* the most rows of a sweep that takes pairs */
+
+/* The scratch of a sweep (micro.h) for its operands, if it takes pairs. */
+struct pairs {
+    enum la_products by;
+    struct block a, keys; /* of the rows of A and of B */
+    struct block b, dots; /* of the columns of B; of the rows of X */
+};
+
+/* The lane at p in every lane. */
+INLINE vec
+vpair(const T *p)
+{
+    INT bits;
+    memcpy(&bits, p, sizeof(bits));
+    return (vec)((ivec){0} + bits);
+}
+
+/* z + x y, lane by lane. */
+INLINE vec
+vproduct(vec x, vec y, vec z, const enum la_products by)
+{
+#if LA_HAS_HALVES
+#if defined(__AVX512F__)
+    if (by ==
+        LA_NATIVE_PRODUCTS) { /* no intrinsic: the unit is compiled without them */
+        __asm__("vdpbf16ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+        return z;
+    }
+#endif
+    if (by != LA_FLOAT_PRODUCTS) {
+        const ivec high = (ivec){0} - 0x10000;
+        z = vfma((vec)((ivec)x & high), (vec)((ivec)y & high), z);
+        return vfma((vec)((ivec)x << 16), (vec)((ivec)y << 16), z);
+    }
+#endif
+    (void)by;
+    return vfma(x, y, z);
+}
+
+#if LA_HAS_HALVES
+/* x as bfloat16.  Finite numbers stay finite: a product with zero must not be a NaN. */
+INLINE
+u16
+to_operand(vec x)
+{
+    const vec most = vset1(0x1.fep127f), size = (vec)((ivec)x & INT32_MAX);
+    const ivec far = (size > most) & (size <= vset1(LARGEST));
+    return to_bfloat(vselect(far, (vec)((ivec)most | ((ivec)x & INT32_MIN)), x));
+}
+
+/* Columns [j, j + VL) of a row; zeros past `cols`. */
+INLINE vec
+some_columns(const T *row, ptrdiff_t j, ptrdiff_t cols)
+{
+    if (j + VL <= cols) {
+        return vload(&row[j]);
+    }
+    return j < cols ? vkeep(first_lanes(cols - j), vload(&row[j])) : (vec){0};
+}
+
+/* Lanes whose low halves are x as bfloat16 and whose high halves are y. */
+INLINE vec
+pair_of(vec x, vec y)
+{
+    const ivec first = widen(to_operand(x)), second = widen(to_operand(y));
+    return (vec)(__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? first << 16 | second
+                                                        : second << 16 | first);
+}
+
+#if defined(__AVX512F__)
+/* x and y as bfloat16, one after the other; *most: the largest of all, times 2. */
+INLINE __m512i
+native_operands(vec x, vec y, __m512i *most)
+{
+    __m512i both;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(y), "v"(x));
+    *most = _mm512_max_epu16(*most, _mm512_add_epi16(both, both)); /* without signs */
+    return both;
+}
+
+/* Whether one of them is not finite. */
+INLINE int
+reaches_infinity(__m512i most)
+{
+    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16((short)0xff00)) != 0;
+}
+
+INLINE vec
+native_pair_of(vec x, vec y, __m512i *most)
+{
+    typedef uint16_t words __attribute__((vector_size(64)));
+    const words order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (vec)_mm512_permutexvar_epi16((__m512i)order, native_operands(x, y, most));
+}
+#endif
+
+/* Lane j of row t of dst: columns j of rows 2 t and 2 t + 1 of src; zeros past the
+ * last row.  Returns whether a number that the processor converted is not finite. */
+INLINE int
+pair_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+             const enum la_products by)
+{
+    int far = 0;
+#if defined(__AVX512F__)
+    __m512i most = _mm512_setzero_si512();
+#endif
+    for (ptrdiff_t i = 0; i < rows; i += 2) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const T *p = &src.x[i * src.ld + j];
+            const vec x = vload(p), y = i + 1 < rows ? vload(p + src.ld) : (vec){0};
+            T *to = &dst.x[i / 2 * dst.ld + j];
+#if defined(__AVX512F__)
+            if (by == LA_NATIVE_PRODUCTS) {
+                vstore(to, native_pair_of(x, y, &most));
+                continue;
+            }
+#endif
+            vstore(to, pair_of(x, y));
+        }
+    }
+#if defined(__AVX512F__)
+    far = reaches_infinity(most);
+#endif
+    (void)by;
+    return far;
+}
+
+static void
+pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+          enum la_products by)
+{
+    if (by == LA_BFLOAT_PRODUCTS ||
+        pair_rows_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
+        pair_rows_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
+    }
+}
+
+/* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols. */
+INLINE int
+pair_columns_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                const enum la_products by)
+{
+    int far = 0;
+#if defined(__AVX512F__)
+    __m512i most = _mm512_setzero_si512();
+#endif
+    const ptrdiff_t width = 2 * dst.ld;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const T *row = src.x + i * src.ld;
+        ptrdiff_t j = 0;
+#if defined(__AVX512F__)
+        const ptrdiff_t whole = cols < width ? cols : width;
+        for (; by == LA_NATIVE_PRODUCTS && j + 2 * VL <= whole; j += 2 * VL) {
+            _mm512_store_si512(
+                &dst.x[i * dst.ld + j / 2],
+                native_operands(vload(&row[j]), vload(&row[j + VL]), &most));
+        }
+#endif
+        for (; j < width; j += 2 * VL) {
+            const vec x = some_columns(row, j, cols),
+                      y = some_columns(row, j + VL, cols);
+            char *to = (char *)&dst.x[i * dst.ld + j / 2];
+#if defined(__AVX512F__)
+            if (by == LA_NATIVE_PRODUCTS) {
+                _mm512_store_si512(to, native_operands(x, y, &most));
+                continue;
+            }
+#endif
+            *(u16_any *)to = (u16_any)to_operand(x);
+            *(u16_any *)(to + 2 * VL) = (u16_any)to_operand(y);
+        }
+    }
+#if defined(__AVX512F__)
+    far = reaches_infinity(most);
+#endif
+    (void)by;
+    return far;
+}
+
+static void
+pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+             enum la_products by)
+{
+    if (by == LA_BFLOAT_PRODUCTS ||
+        pair_columns_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
+        pair_columns_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
+    }
+}
+#else
+static void
+pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+          enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+}
+
+static void
+pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+             enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+}
+#endif
+
+/* Lane j of row l of dst: columns 2 l and 2 l + 1 of row j of src; zeros past rows and
+ * cols. */
+static void
+pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                enum la_products by)
+{
+    _Alignas(LA_ALIGN) T room[VL * VL];
+    const struct block part = {room, VL};
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        const ptrdiff_t some = rows - j < VL ? rows - j : VL;
+        for (ptrdiff_t l = 0; l < cols; l += 2 * VL) {
+            vec x[VL];
+            pair_columns(part, block_at(src, j, l), some, cols - l, by);
+            LA_EACH(i, VL) {
+                x[i] = i < some ? vload(&room[i * VL]) : (vec){0};
+            }
+            vtranspose(x);
+            LA_EACH(i, VL) {
+                vstore(&dst.x[(l / 2 + i) * dst.ld + j], x[i]);
+            }
+        }
+    }
+}
+
+/* How many lanes of a column hold `rows` numbers. */
+INLINE ptrdiff_t
+lanes_of(ptrdiff_t rows, const enum la_products by)
+{
+    return by == LA_FLOAT_PRODUCTS ? rows : (rows + 1) / 2;
+}
+
+/* Room for the pairs of a tile of nr vectors, if it takes pairs. */
+#define LA_PANEL(name, rows, nr, by)                                                   \
+    _Alignas(LA_ALIGN) T name[(by) == LA_FLOAT_PRODUCTS ? VL : (rows) / 2 * (nr) * VL]
+
+/* The pairs of rows of src, at `room`; or src, if products are of floats. */
+INLINE struct block
+paired(T *room, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+       const enum la_products by)
+{
+    const struct block dst = {room, cols};
+    if (by == LA_FLOAT_PRODUCTS) {
+        return src;
+    }
+    pair_rows(dst, src, rows, cols, by);
+    return dst;
+}
+
+/* Rows per chunk of causal, its gradients, and gated. */
+INLINE ptrdiff_t
+head_rows(const struct la_head *h)
+{
+    return h->products == LA_FLOAT_PRODUCTS ? chunk_rows(h->d)
+                                            : paired_chunk_rows(h->d);
+}
+
+INLINE ptrdiff_t
+wider_of(ptrdiff_t d, ptrdiff_t m)
+{
+    return d > m ? d : m;
+}
+
+/* Scratch for the pairs of a chunk of `rows` rows, if the head's products take any. */
+static struct pairs
+take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+{
+    struct pairs x = {.by = h->products};
+    if (x.by != LA_FLOAT_PRODUCTS) {
+        const ptrdiff_t all = round_up(rows, MR);
+        x.a = take_block(arena, all, (K + 1) / 2);
+        x.keys = take_block(arena, round_up((K + 1) / 2, VL), rows);
+        x.b = take_block(arena, all / 2, K);
+        x.dots = take_block(arena, all, all / 2);
+    }
+    return x;
+}
+
+/* The same scratch, but for the rows of A: for two sweeps side by side. */
+static struct pairs
+take_other_pairs(struct pairs x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+{
+    if (x.by != LA_FLOAT_PRODUCTS) {
+        x.a = take_block(arena, round_up(rows, MR), (K + 1) / 2);
+    }
+    return x;
+}
+
+#endif

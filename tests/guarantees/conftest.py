@@ -1,0 +1,27 @@
+"""Fixtures of the guarantees."""
+
+import numpy as np
+import pytest
+from states import assert_same
+
+from linattn import _linattn
+
+
+@pytest.fixture
+def stages(threads):
+    """compute(call, ...): the results of one thread, compared with those of stages."""
+
+    def compute(f, *operands, counts=((2, 1), (3, 4), (8, 50)), **options):
+        threads(1)
+        with np.errstate(all="ignore"):
+            expected = f(*operands, **options)
+            for count, chunks in counts:
+                threads(count)
+                _linattn.force_stages(chunks)
+                found = f(*operands, **options)
+                _linattn.force_stages(0)
+                assert_same(found, expected, f"{count} threads, groups of {chunks} chunks")
+        return expected
+
+    yield compute
+    _linattn.force_stages(0)

@@ -1,0 +1,341 @@
+"""Products of bfloat16 operands, as an option: what changes, by how much, and what never does."""
+
+import json
+
+import bounds
+import numpy as np
+import pytest
+from cases import Case
+from layouts import LAYOUTS
+from states import assert_same, flat
+
+import linattn
+from linattn import _linattn
+from linattn._core import settings
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+BFLOAT = np.dtype(ml_dtypes.bfloat16)
+U8, U24 = 2.0**-8, 2.0**-24
+EVERY_ISA = pytest.mark.parametrize("name", settings.available_isas())
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """The choice before the test, whatever the test leaves."""
+    before = linattn.get_products()
+    yield
+    linattn.set_products(before)
+
+
+def draw(n, d, m, lead=(), seed=0, dtype=BFLOAT):
+    """q, k, v, the logarithm of a decay per token, and per channel."""
+    rng = np.random.default_rng([seed, n, d, m])
+    q, k = (rng.standard_normal((*lead, n, d)).astype(dtype) for _ in range(2))
+    v = rng.standard_normal((*lead, n, m)).astype(dtype)
+    wide = "f8" if dtype == np.dtype("f8") else "f4"
+    gates = -rng.exponential(0.1, (*lead, n, d)).astype(wide)
+    return q, k, v, gates[..., 0].copy(), gates
+
+
+def calls(n=150, d=20, m=36, lead=(2,), dtype=BFLOAT, alter=lambda x: x):
+    """name: (what set_products affects, a call without arguments)."""
+    q, k, v, g, gates = draw(n, d, m, lead, dtype=dtype)
+    keys = (k / np.sqrt(d)).astype(dtype)
+    q, k, v = map(alter, (q, k, v))
+    beta = np.full((*lead, n), 0.5, dtype)
+    plain = {"feature_map": "identity", "normalize": False}
+    bonus = np.ones(d, g.dtype)
+    lengths = {"key_lengths": np.array([3, n - 9]), "return_state": True}
+    packed = {"cu_seqlens": [0, 3, 70, n], "return_state": True}
+    return {
+        "causal": (True, lambda: linattn.causal(q, k, v, return_state=True)),
+        "causal plain": (True, lambda: linattn.causal(q, k, v, **plain)),
+        "causal by lengths": (True, lambda: linattn.causal(q, k, v, **lengths)),
+        "causal packed": (True, lambda: linattn.causal(q, k, v, **packed)),
+        "causal_backward": (True, lambda: linattn.causal_backward(q, k, v, v)),
+        "gated": (True, lambda: linattn.gated(q, k, v, g, return_state=True)),
+        "gated by channel": (True, lambda: linattn.gated(q, k, v, gates)),
+        "gated bonus": (True, lambda: linattn.gated(q, k, v, gates, bonus=bonus)),
+        "gated_backward": (True, lambda: linattn.gated_backward(q, k, v, g, v)),
+        "noncausal": (False, lambda: linattn.noncausal(q, k, v)),
+        "delta": (True, lambda: linattn.delta(q, keys, v, beta)),
+        "delta_backward": (True, lambda: linattn.delta_backward(q, keys, v, beta, v)),
+        "gated_delta": (True, lambda: linattn.gated_delta(q, keys, v, g, beta)),
+        "gated_delta by channel": (True, lambda: linattn.gated_delta(q, keys, v, gates, beta)),
+        "gated_delta_backward": (
+            True,
+            lambda: linattn.gated_delta_backward(q, keys, v, g, beta, v),
+        ),
+        "dplr": (True, lambda: linattn.dplr(q, keys, v, -keys, keys, g)),
+        "dplr_backward": (True, lambda: linattn.dplr_backward(q, keys, v, -keys, keys, g, v)),
+        "mlstm": (False, lambda: linattn.mlstm(q, k, v, g, -g)),
+        "softmax_attention": (False, lambda: linattn.softmax_attention(q, k, v)),
+    }
+
+
+AFFECTED = [name for name, (affected, _) in calls(1, 1, 1).items() if affected]
+
+
+def with_products(name, call):
+    with linattn.products(name), np.errstate(all="ignore"):
+        return flat(call())
+
+
+def same(x, y):
+    return [a.tobytes() for a in x] == [b.tobytes() for b in y]
+
+
+def test_float32_is_the_default(interpreter):
+    stdout, _ = interpreter("import linattn; print(linattn.get_products())", LINATTN_PRODUCTS="")
+    assert stdout.strip() == "float32"
+
+
+def test_environment(interpreter):
+    script = "import linattn; print(linattn.get_products())"
+    stdout, _ = interpreter(script, LINATTN_PRODUCTS="bfloat16")
+    assert stdout.strip() == "bfloat16"
+    _, stderr = interpreter(script, LINATTN_PRODUCTS="float8", code=1)
+    assert "LINATTN_PRODUCTS" in stderr
+    assert "float8" in stderr
+
+
+def test_context_restores():
+    with linattn.products("bfloat16"):
+        assert linattn.get_products() == "bfloat16"
+        with pytest.raises(KeyError), linattn.products("float32"):
+            assert linattn.get_products() == "float32"
+            raise KeyError
+        assert linattn.get_products() == "bfloat16"
+    assert linattn.get_products() == "float32"
+    assert linattn.products("bfloat16")(linattn.get_products)() == "bfloat16"
+    assert linattn.get_products() == "float32"
+
+
+@pytest.mark.parametrize("wrong", [None, 16, "float64", "bfloat16\0", ""])
+def test_wrong_names(wrong):
+    error = ValueError if isinstance(wrong, str) else TypeError
+    with pytest.raises(error, match="set_products: name is"):
+        linattn.set_products(wrong)
+    with pytest.raises(error, match="set_products: name is"), linattn.products(wrong):
+        pass
+    assert linattn.get_products() == "float32"
+
+
+def test_told(capsys, interpreter):
+    linattn.set_products("bfloat16")
+    linattn.show_config()
+    assert "products: bfloat16" in capsys.readouterr().out
+    script = "import sys, linattn.__main__ as m; sys.exit(m.main(['info', '--json']))"
+    stdout, _ = interpreter(script, LINATTN_PRODUCTS="bfloat16")
+    report = json.loads(stdout)
+    assert report["products"] == "bfloat16"
+    assert report["AVX512-BF16"] is _linattn.has_bfloat16_products
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", BFLOAT], ids=str)
+def test_what_changes(isa, name, dtype):
+    """Calls on bfloat16 tokens of the operators that take the option, and no others."""
+    isa(name)
+    for label, (affected, call) in calls(dtype=np.dtype(dtype)).items():
+        changes = affected and np.dtype(dtype) == BFLOAT
+        found = same(with_products("float32", call), with_products("bfloat16", call))
+        assert found != changes, label
+
+
+def as_operand(x):
+    return x.astype("f4").astype(BFLOAT).astype("f8")
+
+
+def rounded_twin(q, k, v):
+    """Unnormalised `causal` with rounded scores and states; integers, so that all else is exact.
+
+    The scores of the four tokens around a token's own are not rounded (micro.h).
+    """
+    n, rows = len(q), 32 if q.shape[-1] <= 192 else 64
+    s = np.zeros((q.shape[-1], v.shape[-1]))
+    out = []
+    for i in range(0, n, rows):
+        a, b, c = (x[i : i + rows] for x in (q, k, v))
+        x, at = a @ b.T, np.arange(len(a))
+        own = at[:, None] // 4 == at // 4
+        out.append(np.where(own, np.tril(x), np.tril(as_operand(x))) @ c + a @ as_operand(s))
+        s = s + b.T @ c
+    return np.concatenate(out), s
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("d, m", [(1, 1), (3, 5), (16, 32), (33, 65), (64, 64), (129, 100)])
+def test_rounded_twin(isa, name, d, m):
+    isa(name)
+    rng = np.random.default_rng(d)
+    for n in (1, 2, 7, 31, 32, 33, 64, 65, 131):
+        q = rng.integers(-3, 8, (n, d)).astype("f8")
+        k, v = rng.integers(-3, 8, (n, d)).astype("f8"), rng.integers(-3, 8, (n, m)).astype("f8")
+        expected, s = rounded_twin(q, k, v)
+        with linattn.products("bfloat16"):
+            o, state = linattn.causal(
+                *(x.astype(BFLOAT) for x in (q, k, v)),
+                feature_map="identity", normalize=False, return_state=True,
+            )  # fmt: skip
+        np.testing.assert_array_equal(o.astype("f8"), as_operand(expected))
+        np.testing.assert_array_equal(state.s, s)
+
+
+DRAWS = {
+    "normal": lambda rng, *shape: rng.standard_normal(shape),
+    "positive": lambda rng, *shape: rng.uniform(1, 2, shape),
+    "nearly equal": lambda rng, *shape: 1.0039 + 1e-3 * rng.standard_normal(shape),
+}
+
+
+def within(found, expected, magnitude, factors, width):
+    """Whether an error is that of `factors` rounded operands, of sums in float32 and of a result.
+
+    A sum in float32 is rounded as often as `links` says, but scores in one chain (scores.h).
+    """
+    sums = 8 * (bounds.links(width) + width + 64) * U24
+    allowed = ((1 + U8) ** factors - 1 + sums) * magnitude
+    allowed += U8 * (abs(expected) + allowed) + 1e-38
+    excess = bounds.excess(found.astype("f8"), expected, allowed)
+    assert excess <= 1, f"{excess:.3g} times what is allowed"
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("d", [1, 16, 65, 200])
+def test_error_bound(isa, name, kind, d):
+    """Against float64: three rounded factors per term, or one where features are bfloat16."""
+    isa(name)
+    rng = np.random.default_rng(d)
+    q, k, v = (DRAWS[kind](rng, 300, d).astype(BFLOAT) for _ in range(3))
+    wide = [x.astype("f8") for x in (q, k, v)]
+    with linattn.products("bfloat16"):
+        for feature_map, normalize, factors in [
+            ("identity", False, 1), ("elu", False, 3), ("elu", True, 3),
+        ]:  # fmt: skip
+            options = {"feature_map": feature_map, "normalize": normalize}
+            o = linattn.causal(q, k, v, **options)
+            expected = linattn.causal(*wide, **options)
+            case = Case("causal", 300, d, d, **options)
+            (size,) = bounds.evaluate(case, wide, np.float64, magnitude=True)
+            within(o, expected, size, factors, d)
+        for shape in ((300,), (300, d)):
+            g = -rng.exponential(0.1, shape).astype("f4")
+            o = linattn.gated(q, k, v, g, feature_map="identity")
+            expected = linattn.gated(*wide, g.astype("f8"), feature_map="identity")
+            size = linattn.gated(*map(abs, wide), g.astype("f8"), feature_map="identity")
+            within(o, expected, size, 3, d)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("label", AFFECTED)
+def test_bits_depend_on_nothing_else(isa, threads, name, label):
+    """Threads and stages."""
+    isa(name)
+    threads(1)
+    expected = with_products("bfloat16", lambda: calls()[label][1]())
+    for count, chunks in ((2, 0), (5, 0), (3, 2), (2, 50)):
+        threads(count)
+        _linattn.force_stages(chunks)
+        found = with_products("bfloat16", lambda: calls()[label][1]())
+        _linattn.force_stages(0)
+        assert_same(found, expected, f"{count} threads, {chunks} chunks")
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("width", [5, 64, 130])
+def test_layouts_and_places(isa, threads, name, width):
+    """ml_dtypes has no other byte order."""
+    isa(name)
+    q, k, v, g, _ = draw(150, width, 3 * width, (3,))
+    k = (k / np.sqrt(width)).astype(BFLOAT)
+    beta = np.full((3, 150), 0.5, BFLOAT)
+    run = [
+        lambda q, k, v, g: linattn.causal(q, k, v),
+        lambda q, k, v, g: linattn.gated(q, k, v, g, feature_map="identity"),
+        lambda q, k, v, g: linattn.delta(q, k, v, beta[: len(q)]),
+        lambda q, k, v, g: linattn.gated_delta(q, k, v, g, beta[: len(q)]),
+        lambda q, k, v, g: linattn.dplr(q, k, v, -k, k, g),
+        lambda q, k, v, g: linattn.causal_backward(q, k, v, v),
+        lambda q, k, v, g: linattn.gated_backward(q, k, v, g, v),
+        lambda q, k, v, g: linattn.delta_backward(q, k, v, beta[: len(q)], v),
+        lambda q, k, v, g: linattn.gated_delta_backward(q, k, v, g, beta[: len(q)], v),
+        lambda q, k, v, g: linattn.dplr_backward(q, k, v, -k, k, g, v),
+    ]
+    for f in run:
+        expected = with_products("bfloat16", lambda f=f: f(q, k, v, g))
+        for layout in (x for name, x in LAYOUTS.items() if name != "byte_swapped"):
+            found = with_products("bfloat16", lambda f=f, x=layout: f(x(q), x(k), x(v), g))
+            assert_same(found, expected)
+        threads(8)  # one head: panels of the values
+        alone = with_products("bfloat16", lambda f=f: f(q[1:2], k[1:2], v[1:2], g[1:2]))
+        assert_same(alone, [x[1:2] for x in expected])
+        threads(1)
+    with linattn.products("bfloat16"):  # heads that share their keys
+        shared = linattn.causal(q, k[:1], v[:1])
+        for i in range(3):
+            assert_same(linattn.causal(q[i], k[0], v[0]), shared[i])
+
+
+def test_plain_and_native_products_agree(isa):
+    """To the bit, where nothing else depends on the length of vectors."""
+    names = [x for x in settings.available_isas() if x in ("x86-64-v3", "x86-64-v4")]
+    if len(names) < 2 or not _linattn.has_bfloat16_products:
+        pytest.skip("no AVX512-BF16 here")
+    q, k, v, g, _ = draw(300, 70, 70, (2,))
+    found = []
+    for name in names:
+        isa(name)
+        with linattn.products("bfloat16"):
+            plain = linattn.causal(q, k, v, feature_map="identity", normalize=False)
+            found.append([plain, linattn.gated(q, k, v, g, feature_map="relu")])
+    assert_same(*found)
+
+
+@EVERY_ISA
+def test_no_nan_where_float32_has_none(isa, name):
+    """Numbers that round to inf or vanish as bfloat16; the same inf; later tokens unseen."""
+    isa(name)
+    most = float(ml_dtypes.finfo(BFLOAT).max)
+    q, k, v = np.zeros((3, 200, 3)), np.zeros((3, 200, 3)), np.zeros((3, 200, 3))
+    k[:, 0, 0] = 1
+    v[:, 0], v[:, 1], k[:, 1, 0] = most, 2.0**119, 1  # together they round to inf
+    k[:, 2, 1], q[:, 3, 1], q[:, 4, 1] = 2.0**120, 2.0**7, 2.0**7 * (1 + 2.0**-7)
+    k[1], q[1], v[1] = 1e-20, 1e-20, 3  # scores vanish
+    k[2], q[2], v[2] = 1e-39, 1, 2.0**100
+    q, k, v = (x.astype(BFLOAT) for x in (q, k, v))
+    for options in (
+        {"feature_map": "identity", "normalize": False},
+        {"feature_map": "relu", "normalize": True, "eps": 0},
+    ):
+        (expected,) = with_products("float32", lambda o=options: linattn.causal(q, k, v, **o))
+        (found,) = with_products("bfloat16", lambda o=options: linattn.causal(q, k, v, **o))
+        extra = np.isnan(found.astype("f4")) & ~np.isnan(expected.astype("f4"))
+        assert not extra.any(), (options, np.argwhere(extra)[:5])
+    q, k, v, _, _ = draw(100, 20, 20)
+    v[50:], k[70:] = np.nan, np.nan
+    with linattn.products("bfloat16"):
+        late = linattn.causal(q, k, v)
+        whole = linattn.causal(q[:50], k[:50], v[:50])
+    assert_same(late[:50], whole)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("label", AFFECTED)
+def test_no_nan_of_sizes_far_apart(isa, name, label):
+    """Operands of 32 orders of magnitude, of which no sum overflows."""
+    isa(name)
+    for seed in range(8):
+        rng = np.random.default_rng([seed, len(label)])
+
+        def spread(x, rng=rng):
+            if x.dtype != BFLOAT:
+                return x
+            sizes = 10.0 ** rng.choice([0, 7, -7, -20, -25], x.shape, p=[0.6, 0.1, 0.1, 0.1, 0.1])
+            return (x.astype("f8") * sizes).astype(BFLOAT)
+
+        call = calls(90, 20, 36, alter=spread)[label][1]
+        expected, found = with_products("float32", call), with_products("bfloat16", call)
+        for x, y in zip(expected, found, strict=True):
+            assert not (np.isnan(y.astype("f4")) & ~np.isnan(x.astype("f4"))).any()
