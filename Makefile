@@ -30,12 +30,11 @@ tsan: ## the tests that start threads, under ThreadSanitizer
 	tools/sanitize.sh thread $(ARGS)
 
 analyze: ## gcc's static analysis of src/ext
-	for file in src/ext/*.c; do \
-		gcc -O1 -fanalyzer -Werror $(EXT) -c $$file -o /dev/null || exit 1; \
-	done
+	ls src/ext/*.c | xargs -P $$(nproc) -I {} gcc -O1 -fanalyzer -Werror $(EXT) -c {} -o /dev/null
 
-tidy: ## clang-tidy on src/ext (.clang-tidy)
-	clang-tidy --quiet src/ext/*.c -- $(EXT)
+TIDY ?= clang-tidy-19
+tidy: ## clang-tidy on src/ext (.clang-tidy); TIDY names another version
+	ls src/ext/*.c | xargs -P $$(nproc) -I {} $(TIDY) --quiet {} -- $(EXT)
 
 valgrind: ## a few tests under Valgrind, which does not support AVX-512
 	tools/valgrind.sh $(ARGS)

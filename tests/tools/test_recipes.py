@@ -43,20 +43,13 @@ def test_files(recipe, edits):
 
 
 @pytest.mark.slow
-def test_a_map(tmp_path):
-    """A map passes the tests of every map."""
-    followed(tmp_path, recipes.MAP)
-    tests = [f"tests/{name}" for name in MAP_TESTS]
-    pytest_in(tmp_path, "-k", "square or not [", *tests)
-
-
-@pytest.mark.slow
-def test_a_recurrence(tmp_path):
-    """A recurrence is right in every library, and passes the tests of all recurrences."""
-    followed(tmp_path, recipes.RECURRENCE)
+def test_a_map_and_a_recurrence(tmp_path):
+    """In one build: a map passes the tests of every map, and a recurrence is right in every library
+    and passes the tests of all recurrences."""
+    followed(tmp_path, recipes.MAP + recipes.RECURRENCE)
     pytest_in(tmp_path, "tests/support/recipe/checks.py")
-    tests = [f"tests/{name}" for name in RECURRENCE_TESTS]
-    pytest_in(tmp_path, "-k", "fade or not [", *tests)
+    for new, names in (("square", MAP_TESTS), ("fade", RECURRENCE_TESTS)):
+        pytest_in(tmp_path, "-k", f"{new} or not [", *(f"tests/{name}" for name in names))
 
 
 @pytest.mark.slow
