@@ -51,10 +51,10 @@ def set_products(name: str) -> None:
 
     Notes
     -----
-    It applies to `causal`, `gated`, `delta`, `gated_delta`, `dplr` and their gradients
-    (``linattn info`` lists them), if their tokens are bfloat16.  All other operators and steps
-    compute products in float32, and so do calls with a feature map that is an object, and gradients
-    with ``state_at``.  With ``"bfloat16"``, processors with AVX512-BF16 are faster; others compute
+    It applies to causal and gated attention, the delta rules and their gradients (``linattn info``
+    lists the operators), if their tokens are bfloat16.  All other operators and steps compute
+    products in float32, and so do calls with a feature map that is an object, and gradients with
+    ``state_at``.  With ``"bfloat16"``, processors with AVX512-BF16 are faster; others compute
     the same products and are slower.  :doc:`/guarantees` has the error
     bound.  Calls in progress in other threads finish with the choice they started with.
 
