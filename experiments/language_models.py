@@ -3,8 +3,9 @@
 Softmax and linear attention with positions that begin as sinusoids, the delta rule, the gated
 delta rule and Mamba without positions, each in the same transformer block.  A model's learning rate
 is found in short runs on a validation part; the model is then trained with that rate for the whole
-budget, and judged on a test part, in bits per character, beside an interpolated n-gram model that
-counts the whole training part.  ``python experiments/language_models.py --budget 3600``.
+budget.  Its weights that were best on the validation part are judged on a test part, in bits per
+character, beside an interpolated n-gram model that counts the whole training part.
+``python experiments/language_models.py --budget 3600``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from training import (
     generator,
     kept,
     language_model,
+    least_row,
     parameters,
     positive,
     record,
@@ -43,6 +45,7 @@ from linattn.torch import nn as layers
 
 MODELS = ("softmax", "linear", "delta", "gated_delta", "mamba")
 WITH_POSITIONS = ("softmax", "linear")
+BITS = "bits per character"  #: of the validation part
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "characters": 20_000, "length": 32, "batch": 4, "budget": 0, "share": 0.5, "rows": 4,
@@ -51,12 +54,12 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "small": {
         "characters": 3_000_000, "length": 256, "batch": 8, "budget": 180, "share": 0.1,
-        "rows": 12, "rates": (1e-3, 3e-3, 9e-3), "order": 6, "sample": 400, "judged": 200,
+        "rows": 12, "rates": (1e-3, 3e-3, 9e-3, 2.7e-2), "order": 6, "sample": 400, "judged": 200,
         "model": {"width": 128, "heads": 4, "depth": 2, "feedforward": 512},
     },
     "full": {
         "characters": 10_000_000, "length": 256, "batch": 16, "budget": 3600, "share": 0.04,
-        "rows": 30, "rates": (7e-4, 2e-3, 6e-3), "order": 6, "sample": 400, "judged": 400,
+        "rows": 30, "rates": (7e-4, 2e-3, 6e-3, 1.8e-2), "order": 6, "sample": 400, "judged": 400,
         "model": {"width": 256, "heads": 8, "depth": 4, "feedforward": 1024},
     },
 }  # fmt: skip
@@ -122,8 +125,12 @@ class Trials:
 
     def __init__(self, options: argparse.Namespace, size: dict[str, Any], text: Text) -> None:
         self.options, self.size, self.text = options, size, text
+        self.rates = options.rates or size["rates"]
         self.budget = options.budget or size["budget"]
-        self.facts = {**size, "text": text.sha, "budget": self.budget}
+        self.facts = {
+            **size, "rates": self.rates, "dropout": options.dropout, "text": text.sha,
+            "budget": self.budget,
+        }  # fmt: skip
 
     def kept(self, part: str, compute: Callable[[], Any]) -> Any:
         return kept("language_models", self.options, part, compute, self.facts)
@@ -134,17 +141,20 @@ class Trials:
 
     def model(self, kind: str) -> layers.TransformerLM:
         seeded(self.options.seed)
-        return model_of(kind, len(self.text.names), self.text.length, **self.size["model"])
+        return model_of(
+            kind, len(self.text.names), self.text.length, dropout=self.options.dropout,
+            **self.size["model"],
+        )  # fmt: skip
 
     def steps(self, kind: str) -> int:
         """How many steps fit the budget."""
         return max(int(self.budget / seconds_a_step(self.model(kind), self.text.loss)), 4)
 
     def trained(self, kind: str, name: str, steps: int, peak: float, rows: int) -> Any:
-        """A model and what was measured, so many times, on the validation part."""
+        """The best model on the validation part, and what was measured there, so many times."""
 
         def evaluate(model: nn.Module) -> dict[str, float]:
-            return {"bits per character": self.text.judged(model, self.text.validation)}
+            return {BITS: self.text.judged(model, self.text.validation)}
 
         def rate(step: int) -> float:
             return cosine(step, steps, warm_up=max(steps // 20, 1), peak=peak, least=0.05)
@@ -152,22 +162,27 @@ class Trials:
         model = self.model(kind)
         curve = train(
             f"lm_{kind}_{name}", model, self.text.loss, self.options, steps=steps, rate=rate,
-            evaluate=evaluate, every=-(-steps // rows), weight_decay=0.01, facts=self.facts,
+            evaluate=evaluate, every=-(-steps // rows), weight_decay=0.01, best=BITS,
+            facts=self.facts,
         )  # fmt: skip
         return model.eval(), curve
 
     def results(self, kind: str) -> dict[str, Any]:
         """Those of a model: its rate by short runs, then the run of the whole budget."""
         steps = self.options.steps or self.kept(f"{kind}, steps", partial(self.steps, kind))
-        part = max(int(steps * self.size["share"]), 2)
-        search = {str(x): self.trained(kind, f"{x}", part, x, 2)[1] for x in self.size["rates"]}
-        ends = {x: rows[-1]["bits per character"] for x, rows in search.items()}
-        peak = min(self.size["rates"], key=lambda x: ends[str(x)])
+        search = self.search(kind, max(int(steps * self.size["share"]), 2))
+        peak = min(self.rates, key=lambda x: search.get(str(x), 0))
         model, rows = self.trained(kind, "whole", steps, peak, self.size["rows"])
         return {
-            "parameters": parameters(model), "steps": steps, "rate": peak, "search": ends,
-            "rows": rows, **self.kept(f"{kind}, ends", partial(self.ends, model)),
+            "parameters": parameters(model), "steps": steps, "rate": peak, "search": search,
+            "rows": rows, "best": least_row(rows, BITS)["step"],
+            **self.kept(f"{kind}, ends", partial(self.ends, model)),
         }  # fmt: skip
+
+    def search(self, kind: str, steps: int) -> dict[str, float]:
+        """The bits at the end of a short run with each rate; of none where there is one rate."""
+        rates = self.rates if len(self.rates) > 1 else ()
+        return {str(x): self.trained(kind, f"{x}", steps, x, 2)[1][-1][BITS] for x in rates}
 
     @torch.no_grad()
     def ends(self, model: layers.TransformerLM) -> dict[str, Any]:
@@ -190,14 +205,19 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     options = arguments(
         __doc__ or "", argv, MODELS,
         text={"help": "a file in the place of the library"},
+        characters={"type": positive, "help": "of the text, instead of the size's own"},
         budget={"type": positive, "help": "seconds for each model, instead of the size's own"},
+        dropout={"type": float, "default": 0.0, "help": "its probability in training"},
+        rates={"type": float, "nargs": "+", "help": "to choose from, instead of the size's own"},
     )  # fmt: skip
-    size = SIZES[options.size]
+    size = dict(SIZES[options.size])
+    size["characters"] = options.characters or size["characters"]
     text = Text(options.text, size)
     trials = Trials(options, size, text)
     result: dict[str, Any] = {
-        "budget": trials.budget, "characters": len(text.training), "vocabulary": len(text.names),
-        "order": size["order"], "ngram": trials.kept("ngram", trials.ngram), "models": {},
+        "budget": trials.budget, "dropout": options.dropout,
+        "characters": len(text.training), "vocabulary": len(text.names), "order": size["order"],
+        "ngram": trials.kept("ngram", trials.ngram), "models": {},
     }  # fmt: skip
     for kind in options.kinds or MODELS:
         result["models"][kind] = trials.results(kind)
@@ -211,7 +231,7 @@ def figure(path: Path, result: dict[str, Any]) -> None:
     with drawing(path, 1, 1, figsize=(6.4, 4)) as panel:
         for kind, found in result["models"].items():
             rows = found["rows"]
-            panel.plot([x["seconds"] for x in rows], [x["bits per character"] for x in rows], ".-",
+            panel.plot([x["seconds"] for x in rows], [x[BITS] for x in rows], ".-",
                        label=kind)  # fmt: skip
         panel.axhline(result["ngram"], color="k", ls="--", lw=0.8,
                       label=f"{result['order']}-gram, on the test part")  # fmt: skip
@@ -225,4 +245,5 @@ if __name__ == "__main__":
     result = uninterrupted(run)
     print(f"{result['order']}-gram: {result['ngram']:.3f} bits per character")
     for kind, found in result["models"].items():
-        print(f"{kind:>12}: {found['test']:.3f}, rate {found['rate']}, {found['steps']} steps")
+        print(f"{kind:>12}: {found['test']:.3f}, rate {found['rate']}, "
+              f"step {found['best']} of {found['steps']}")  # fmt: skip

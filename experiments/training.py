@@ -158,18 +158,20 @@ def train(
     weight_decay: float = 0.0,
     optimizer: Any = torch.optim.AdamW,
     done: Callable[[list[dict[str, float]]], bool] = lambda rows: False,
+    best: str = "",
     facts: Any = None,
 ) -> list[dict[str, float]]:
     """Trains with AdamW, or as asked; the rows of what was measured, one each `every` steps.
 
     Ctrl-C leaves a checkpoint of the last minute, from which the same command goes on.  Training
-    ends early where `done` is true of the rows.  `facts` are what else the run depends on: a
-    checkpoint with others is refused.
+    ends early where `done` is true of the rows.  The model ends with the weights of the row in
+    which the field `best` was least, or with the last ones.  `facts` are what else the run depends
+    on: a checkpoint with others is refused.
     """
     descent = optimizer(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
     path = options.out / f"{name}.pt"
     config = {"steps": steps, "name": name, "facts": facts, **conditions(options)}
-    step, rows, seconds, (total, count) = _restored(path, model, descent, config)
+    step, rows, seconds, (total, count), least = _restored(path, model, descent, config)
     bar = tqdm(initial=step, total=steps, desc=name, disable=options.size == "tiny")
     begin, kept, at = clock(), seconds, step
     try:
@@ -188,22 +190,35 @@ def train(
             spent, measured = seconds + clock() - begin, step % every == 0 or step == steps
             if measured:
                 row = {"step": step, "loss": total / count, "seconds": round(spent, 1)}
-                model.eval()
-                with torch.no_grad():
-                    row |= evaluate(model)
-                model.train()
-                rows.append(row)
+                rows.append(row | _evaluated(model, evaluate))
                 total, count = 0.0, 0
-                bar.set_postfix({x: f"{y:.4g}" for x, y in row.items() if x != "step"})
+                if best and least_row(rows, best) is rows[-1]:
+                    least = {x: y.clone() for x, y in model.state_dict().items()}
+                bar.set_postfix({x: f"{y:.4g}" for x, y in rows[-1].items() if x != "step"})
             if measured or spent - kept >= BETWEEN:
-                _save(path, model, descent, config, step, rows, spent, (total, count))
+                _save(path, model, descent, config, step, rows, spent, (total, count), least)
                 kept, at = spent, step
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; the same command goes on from step {at}")
         raise
     finally:
         bar.close()
+    if least:
+        model.load_state_dict(least)
     return rows
+
+
+@torch.no_grad()
+def _evaluated(model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]]) -> Any:
+    model.eval()
+    found = evaluate(model)
+    model.train()
+    return found
+
+
+def least_row(rows: list[dict[str, float]], field: str) -> dict[str, float]:
+    """The first of the rows in which a field is least."""
+    return min(rows, key=lambda x: x[field])
 
 
 def stalled(field: str, least: float, rows_without: int) -> Callable[[Any], bool]:
@@ -219,21 +234,21 @@ def stalled(field: str, least: float, rows_without: int) -> Callable[[Any], bool
 
 def _save(
     path: Path, model: nn.Module, optimizer: Any, config: Any, step: int, rows: Any, seconds: float,
-    losses: tuple[float, int],
+    losses: tuple[float, int], least: dict[str, Tensor],
 ) -> None:  # fmt: skip
     """In one move: an interrupted write leaves the checkpoint before."""
     part = path.with_suffix(".part")
     torch.save(
         {"config": config, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-         "step": step, "rows": rows, "seconds": seconds, "losses": losses}, part,
+         "step": step, "rows": rows, "seconds": seconds, "losses": losses, "least": least}, part,
     )  # fmt: skip
     part.replace(path)
 
 
 def _restored(path: Path, model: nn.Module, optimizer: Any, config: Any) -> Any:
-    """Step, rows, seconds, and the sum and number of the losses since the last row."""
+    """Step, rows, seconds, sum and number of the losses since the last row, least row's weights."""
     if not path.exists():
-        return 0, [], 0.0, (0.0, 0)
+        return 0, [], 0.0, (0.0, 0), {}
     try:
         saved = torch.load(path, weights_only=True)
     except Exception as error:
@@ -248,7 +263,7 @@ def _restored(path: Path, model: nn.Module, optimizer: Any, config: Any) -> Any:
             f"{path} is of a model with other weights: choose another --out, or remove it"
         ) from None
     optimizer.load_state_dict(saved["optimizer"])
-    return saved["step"], saved["rows"], saved["seconds"], saved["losses"]
+    return tuple(saved[x] for x in ("step", "rows", "seconds", "losses", "least"))
 
 
 def _same(path: Path, saved: Any, config: Any) -> None:

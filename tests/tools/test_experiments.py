@@ -128,6 +128,59 @@ def test_training_ends_early(tmp_path):
         assert done([{"bits": x} for x in values]) is ended
 
 
+@pytest.mark.parametrize("values, step", [((3, 1, 2, 1), 2), ((4, 3, 2, 1), 4)])
+def test_training_ends_with_the_best_weights(values, step, tmp_path):
+    """Those of the first row with the least, from a checkpoint too."""
+    training = importlib.import_module("training")
+    options = training.arguments("", ["--size", "tiny", "--out", str(tmp_path)])
+    model, seen = torch.nn.Linear(2, 1), []
+
+    def evaluate(model):
+        seen.append(model.weight.clone())
+        return {"bits": values[len(seen) - 1]}
+
+    for _ in range(2):
+        rows = training.train(
+            "line", model, lambda model, g: model(torch.randn(8, 2, generator=g)).sum(), options,
+            steps=4, rate=lambda step: 0.1, evaluate=evaluate, every=1, best="bits",
+        )  # fmt: skip
+        assert [x["bits"] for x in rows] == list(values) and len(seen) == 4
+        assert training.least_row(rows, "bits")["step"] == step
+        assert torch.equal(model.weight, seen[step - 1])
+        torch.nn.init.zeros_(model.weight)
+
+
+def test_the_best_weights_of_language_models_are_tested(tmp_path, monkeypatch):
+    lm = importlib.import_module("language_models")
+    plain, judged = lm.Text.judged, []
+
+    def first_is_best(text, model, rows):
+        if rows is text.test:
+            return plain(text, model, rows)
+        judged.append(plain(text, model, text.test))
+        return float(len(judged))
+
+    monkeypatch.setattr(lm.Text, "judged", first_is_best)
+    more = ("--kinds", "linear", "--steps", "4", "--rates", "3e-3")
+    found = run("language_models", tmp_path, *more)["models"]["linear"]
+    assert found["best"] == 1 and found["test"] == judged[0] != judged[-1]
+    assert found["rate"] == 3e-3 and found["search"] == {}
+
+
+def test_dropout_of_language_models(tmp_path):
+    """It changes the training, is recorded, and its checkpoints are its own."""
+    more = ("--kinds", "linear", "--steps", "4", "--rates", "3e-3")
+    plain = run("language_models", tmp_path / "plain", *more)
+    found = run("language_models", tmp_path, *more, "--dropout", "0.5")
+    assert (plain["dropout"], found["dropout"]) == (0.0, 0.5)
+    plain, found = (x["models"]["linear"] for x in (plain, found))
+    assert found["parameters"] == plain["parameters"] and found["test"] != plain["test"]
+    more = (*more, "--characters", "10000")
+    assert run("language_models", tmp_path / "short", *more)["characters"] == 9000
+    with pytest.raises(SystemExit, match="of another configuration"):
+        run("language_models", tmp_path, *more[:-2])
+
+
 def test_the_recipe_of_the_paper(tmp_path):
     """RAdam at a constant rate, then a tenth of it."""
     copy_task = importlib.import_module("copy_task")
