@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._linattn import add_bfloat16, fast_call, internal_ufunc_names, make_ufunc, ufunc_names
+from .settings import one_isa
 
 __all__ = ["internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
@@ -74,8 +75,9 @@ def _copied(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @quiet
+@one_isa()
 def through_numpy(gufunc: np.ufunc, *inputs: Any, **options: Any) -> Any:
-    """Call the gufunc through NumPy, which casts operands as needed."""
+    """Call the gufunc through NumPy, which casts operands as needed and may split the call."""
     return gufunc(*inputs, **options)
 
 

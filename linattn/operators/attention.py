@@ -71,8 +71,8 @@ def causal_backward() -> None:
 
     Notes
     -----
-    About 10 n d m floating-point operations per head.  Memory beyond the arrays: 2 d m
-    numbers per thread, and two numbers per token of each head in progress.
+    About 10 n d m floating-point operations per head.  Memory beyond the arrays: 3 d m
+    numbers per thread, and three numbers per token of each head in progress.
 
     For very large inputs and inputs far below 0, see the notes of `causal`.
 

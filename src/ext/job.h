@@ -107,8 +107,11 @@ enum la_status la_run_units(struct job *job, int threads);
  * that they all share (stages.c). */
 int la_is_staged(const struct job *job, size_t units, double work, int threads);
 
-/* Computes them, from job->first on.  Sets *fits to 0 if they have to be computed in
- * another way, since they have more chunks than expected. */
+/* Whether they may have to be computed in another way, since there are more chunks than
+ * expected. */
+int la_stages_may_not_fit(const struct job *job);
+
+/* Computes them, from job->first on.  Sets *fits to 0 if there are too many chunks. */
 enum la_status la_run_staged(struct job *job, size_t units, int threads, int *fits);
 
 /* Computes every call in stages for which an operator has them, in groups of so many

@@ -146,6 +146,29 @@ run_pieces(struct job *job, size_t units, int threads, int may_interleave)
                        : run_alone(job, bytes, items);
 }
 
+/* Runs them in stages, with memory at hand for pieces: without it, nothing is written.
+ * Sets *fits to 0 if pieces are to follow. */
+static enum la_status
+run_in_stages(struct job *job, size_t units, int threads, int *fits)
+{
+    const int lanes = units < (size_t)threads ? (int)units : threads;
+    struct la_scratch other = {0};
+    if (la_stages_may_not_fit(job)) {
+        other = la_scratch_take(measure_piece(job, job->head.n), lanes, NULL);
+        if (other.memory == NULL) {
+            return LA_NO_MEMORY;
+        }
+    }
+    const enum la_status status = la_run_staged(job, units, threads, fits);
+    if (!*fits && (job->scratch.bytes < other.bytes || job->scratch.lanes < lanes)) {
+        const struct la_scratch staged = job->scratch;
+        job->scratch = other;
+        other = staged;
+    }
+    la_scratch_give(&other);
+    return status;
+}
+
 /* The same, split in other ways if they are too few for the threads. */
 static enum la_status
 run_units(struct job *job, size_t units, int threads)
@@ -154,8 +177,8 @@ run_units(struct job *job, size_t units, int threads)
     cut_panels(job, 1);
     if (is_staged(job, units, threads)) {
         int fits = 1;
-        const enum la_status status = la_run_staged(job, units, threads, &fits);
-        if (fits) {
+        const enum la_status status = run_in_stages(job, units, threads, &fits);
+        if (fits || status != LA_DONE) {
             return status;
         }
     }

@@ -54,6 +54,12 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
     return forced() > 0 || (each * units <= (size_t)threads && work >= LA_STAGED_WORK);
 }
 
+int
+la_stages_may_not_fit(const struct job *job)
+{
+    return job->table->stages[job->call->signature->op].passes > 1;
+}
+
 /* The head of a sequence. */
 static struct la_head
 head_of(const struct job *job, size_t sequence)
@@ -157,8 +163,8 @@ run_pass(struct job *job, size_t bytes, int threads)
     return status;
 }
 
-/* Whether a sequence has more chunks than were expected: then the pass has ended early,
- * and has written no result. */
+/* Whether a sequence has more chunks than were expected: then the pass has ended early.
+ * It has written no result, but maybe to dV (delta_backward.h). */
 static int
 overflows(const struct la_staged *x)
 {

@@ -1,6 +1,7 @@
 """Products of bfloat16 operands, as an option: what changes, by how much, and what never does."""
 
 import json
+import threading
 
 import bounds
 import numpy as np
@@ -130,6 +131,31 @@ def test_told(capsys, interpreter):
     report = json.loads(stdout)
     assert report["products"] == "bfloat16"
     assert report["AVX512-BF16"] is _linattn.has_bfloat16_products
+
+
+def test_a_choice_that_changes_meanwhile(threads):
+    """A call finishes with the choice it started with, also where NumPy splits it."""
+    threads(1)
+    q, k, v, _, _ = draw(200, 32, 32, (6, 5))
+    operands = [LAYOUTS["unaligned"](x) for x in (q, k[:, :1], v[:1])]
+    expected = [
+        with_products(x, lambda: linattn.causal(*operands)) for x in ("float32", "bfloat16")
+    ]
+    done = threading.Event()
+
+    def change():
+        while not done.is_set():
+            linattn.set_products("bfloat16")
+            linattn.set_products("float32")
+
+    other = threading.Thread(target=change)
+    other.start()
+    try:
+        found = [flat(linattn.causal(*operands)) for _ in range(100)]
+    finally:
+        done.set()
+        other.join()
+    assert all(any(same(x, y) for y in expected) for x in found)
 
 
 @EVERY_ISA

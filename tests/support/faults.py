@@ -67,6 +67,7 @@ def large_calls():
     gufunc = linattn.ufuncs.causal_backward_elu
     yield Call("passes", gufunc, (q, q, v, g, 1.0, 1e-6), {"out": grads}, grads)
     one, state = np.array([7], np.intp), rng.standard_normal((1, 48, 64)).astype("f4")
+    yield too_many_chunks(rng)
     gaps = q, q, v, 1.0, one, one + 50, one + 90, state
     gufunc = linattn.ufuncs.causal_state_elu_sum
     yield Call("gaps", gufunc, gaps, {"out": (out, None)}, (out,))
@@ -82,6 +83,24 @@ def large_calls():
     yield Call("left over", linattn.causal, (heads, heads, heads), {"out": out}, (out,))
     byte_swapped = v.astype(v.dtype.newbyteorder())
     yield Call("cast", linattn.causal, (q, q, byte_swapped))
+
+
+def too_many_chunks(rng):
+    """A gradient in stages that have no room for its chunks: each token is reset."""
+    q, k, v, grad_out = rng.standard_normal((4, 600, 32)).astype("f4")
+    g, beta = np.full(600, -1000, "f4"), np.ones(600, "f4")
+    out = tuple(np.ones_like(x) for x in (q, k, v, g, beta))
+    gufunc = linattn.ufuncs.gated_delta_backward_identity
+
+    def run(*operands, **options):
+        _linattn.force_stages(8)
+        try:
+            return gufunc(*operands, **options)
+        finally:
+            _linattn.force_stages(0)
+
+    operands = q, k, v, g, beta, grad_out, 1.0
+    return Call("too many chunks", run, operands, {"out": out}, out)
 
 
 def overrun() -> None:

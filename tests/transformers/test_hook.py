@@ -30,7 +30,9 @@ from linattn.torch.transformers import (  # noqa: E402
     MIX_PACKED,
     SCAN_PACKED,
     STAND_INS,
+    _replacement,
 )
+from linattn.torch.transformers._replaced import StandIn  # noqa: E402
 
 WRAPPED = (*DROP_PACKING, *MASK_PACKED, *MIX_PACKED, *SCAN_PACKED)
 REPLACED = [*STAND_INS, *(f"{name}.forward" for name in WRAPPED)]
@@ -286,3 +288,20 @@ def test_beside_fla(interpreter):
     """Where fla is installed, models call its GPU kernels, which fail on CPUs unless patched."""
     pytest.importorskip("fla")
     interpreter(FLA)
+
+
+@pytest.mark.parametrize("name", ["cache_params", "past_key_values", "cache"])
+def test_a_cache_by_its_name(name):
+    """Other names of it are keywords that the library hands on."""
+    others = {"cache_params", "past_key_values"} - {name}
+    namespace = {}
+    exec(f"def original(x, {name}=None, **kwargs): return 'original'", namespace)
+
+    def ours(x, cache=None, **kwargs):
+        return cache
+
+    run = _replacement(namespace["original"], StandIn(ours))
+    assert run(0, **{name: "ours"}) == "ours"
+    for other in others:
+        assert run(0, **{name: "ours", other: None}) == "ours"
+        assert run(0, **{other: "not ours"}) == "original"

@@ -180,19 +180,24 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """With the package kernels, functions of the library are modules that call them."""
-    found = parameters(function.forward if isinstance(function, torch.nn.Module) else function)
+    found = parameters(_plain(function))
     return [re.sub(rf"^({'|'.join(_CACHES)})\b", "cache", x) for x in found]
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With the package kernels, functions of the library are modules that call them."""
+    return function.forward if isinstance(function, torch.nn.Module) else function
 
 
 def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..., Any]:
     """The stand-in's function, or the original for calls that it does not support."""
     function = stand_in.function
     named = {*inspect.signature(function).parameters, *stand_in.packing, *_PASSED_ON}
+    caches = {*_CACHES} & {*inspect.signature(_plain(original)).parameters}
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        options = {"cache" if name in _CACHES else name: x for name, x in kwargs.items()}
+        options = {"cache" if name in caches else name: x for name, x in kwargs.items()}
         if (
             all(is_here(x) for x in args)
             and all(x is None or (name in named and is_here(x)) for name, x in options.items())

@@ -8,7 +8,7 @@
  *               dv_j = R_j^T b_j
  *               db_j = R_j v_j + sum_{i >= j} w_i a_i
  *
- * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks. */
+ * About 10 n d m flops.  Scratch: 3 d m + 3 n numbers, and a few chunks. */
 #ifndef LA_CAUSAL_BACKWARD_H
 #define LA_CAUSAL_BACKWARD_H
 

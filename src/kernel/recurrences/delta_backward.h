@@ -109,7 +109,6 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
              ptrdiff_t first)
 {
     const ptrdiff_t size = state_size(h->d, h->m);
-    const size_t bytes = (size_t)size * sizeof(T);
     const ptrdiff_t at = first / r->rows / r->interval * size;
     struct la_fetch ahead = {0};
     struct sweep c = {
@@ -123,7 +122,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .pairs = r->reverse.pairs,
     };
     compensate_state(&c, h, r->losses + at, r->rows);
-    memcpy(c.s, r->checkpoints + at, bytes);
+    memcpy(c.s, r->checkpoints + at, (size_t)size * sizeof(T));
     for (ptrdiff_t chunk = 1; chunk < r->interval; chunk++, first += r->rows) {
         const ptrdiff_t next = first + r->rows;
         if (next >= h->n) {
@@ -132,7 +131,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        memcpy(c.s + size, c.s, bytes);
+        c.from = c.s;
         c.s += size;
         const struct span t = span(first, r->rows, next, h->n, &ahead);
         load_features(h, t, r->reverse.ab);

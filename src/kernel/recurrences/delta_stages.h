@@ -190,7 +190,7 @@ decay_panel(const struct decay_chunk *x, struct sweep *c, int dplr)
     c->first = 0;
     c->end = c->K;
     if (!dplr && forgets(&x->decay, c->K)) {
-        LA_BY_TILES(c->W, reset_tile(&x->decay, c, col, nr * VL, 0));
+        LA_BY_TILES(c->W, reset_tile(&x->decay, c, col, nr * VL, LA_IN_PLACE));
     }
 }
 

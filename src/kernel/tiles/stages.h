@@ -112,8 +112,8 @@ sum_rows(T *sum, struct block b, ptrdiff_t rows)
 static void
 carry_vector(T *to, const T *from, T *lost, const T *sum, ptrdiff_t count)
 {
-    memcpy(to, from, (size_t)count * sizeof(T));
     for (ptrdiff_t l = 0; l < count; l += VL) {
+        vstore(&to[l], vload(&from[l])); /* they may be the same */
         add_to_sum(&to[l], &lost[l], vload(&sum[l]));
     }
 }
