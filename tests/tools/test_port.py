@@ -1,4 +1,4 @@
-"""src/ext and the kernels compile for macOS, Windows and musl; the list of wheels.
+"""src/ext and the kernels compile for Windows, macOS, musl, Arm and RISC-V; the list of wheels.
 
 ziglang has those systems' headers.  Python's and NumPy's are of the system that the tests run on,
 with what differs put right.
@@ -35,6 +35,9 @@ ISAS = {
     "x86_64-windows-gnu": "x86_64_v3",
     "aarch64-macos": "neon",
     "x86_64-linux-musl": "x86_64_v3",
+    "aarch64-windows-gnu": "neon",
+    "aarch64-linux-musl": "neon",
+    "riscv64-linux-musl": "generic",
 }
 
 
