@@ -73,11 +73,11 @@ WHEELS = {
 
 @pytest.mark.parametrize("system", WHEELS)
 def test_wheels(system):
-    """Of the stable ABI, and for a free-threaded Python."""
+    """Of the stable ABI, and for free-threaded Pythons."""
     pytest.importorskip("cibuildwheel")
     told = subprocess.run(
         [sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", system],
         cwd=port.ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     for wheel in WHEELS[system]:
-        assert {f"cp311-{wheel}", f"cp314t-{wheel}"} <= set(told.split())
+        assert {f"cp311-{wheel}", f"cp314t-{wheel}", f"cp315t-{wheel}"} <= set(told.split())
