@@ -228,7 +228,8 @@ class BuildExt(build_ext):
 
     def get_libraries(self, ext):
         """On Windows, python3 is the library of the stable ABI."""
-        return ["python3"] if WINDOWS and not FREE_THREADED else super().get_libraries(ext)
+        stable = ["python3t" if FREE_THREADED else "python3"]
+        return stable if WINDOWS and ext.py_limited_api else super().get_libraries(ext)
 
 
 def description():
@@ -238,10 +239,15 @@ def description():
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
-# The stable ABI needs one wheel for all versions; free-threaded builds lack it.
-macros = [] if FREE_THREADED else [("Py_LIMITED_API", "0x030b0000")]
+# The stable ABI needs one wheel for all versions from the oldest on; free-threaded builds have it
+# since 3.15 (PEP 803), with NumPy 2.5.
+if not FREE_THREADED:
+    oldest, macros = "cp311", [("Py_LIMITED_API", "0x030b0000")]
+elif sys.version_info >= (3, 15):
+    oldest, macros = "cp315", [("Py_TARGET_ABI3T", "0x030f0000")]
+else:
+    oldest, macros = False, []
 macros += [(f"LA_HAS_{isa}", None) for isa in ISAS]
-options = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}}
 
 setup(
     long_description=description(),
@@ -257,9 +263,9 @@ setup(
             extra_compile_args=COMMON,
             libraries=[] if WINDOWS else ["m"],
             extra_link_args=[] if WINDOWS or sys.platform == "darwin" else ["-pthread"],
-            py_limited_api=not FREE_THREADED,
+            py_limited_api=bool(oldest),
         )
     ],
     cmdclass={"build_ext": BuildExt},
-    options=options,
+    options={"bdist_wheel": {"py_limited_api": oldest}},
 )

@@ -32,7 +32,7 @@ if [ ! -e "$root/made" ]; then
     mkdir -p "$(dirname "$root")"
     # shellcheck disable=SC2086
     unshare --mount mmdebstrap --variant=apt ${MMDEBSTRAP-} \
-        --include='?name(^python3\.[0-9]+-(dev|venv)$)' --include=ca-certificates,gcc,libc6-dev \
+        --include='?name("^python3\.[0-9]+-(dev|venv)$")' --include=ca-certificates,gcc,libc6-dev \
         --include=dpkg-dev,make,zlib1g-dev,libssl-dev,libffi-dev "$suite" "$root"
     touch "$root/made"
 fi

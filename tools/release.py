@@ -52,7 +52,7 @@ def sbom(folder: Path) -> dict[str, Any]:
     }
     needed = [
         {"type": "library", "bom-ref": name, "name": name, "purl": f"pkg:pypi/{name}"}
-        for name in (re.split(r"[^\w-]", x)[0] for x in project["dependencies"])
+        for name in dict.fromkeys(re.split(r"[^\w-]", x)[0] for x in project["dependencies"])
     ]
     files = [
         {

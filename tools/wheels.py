@@ -7,8 +7,8 @@ The wheel is made from the archive, linked for an older glibc where ziglang is i
 ABI, auditwheel for manylinux_2_28, twine for the description; and so is another one, compiled by
 ziglang for musllinux_1_2.  Each Python, of those named or else of all that are found from 3.11 on,
 then has it installed in an environment of its own with no compiler to be found, and the archive
-with one, each of which has to pass ``linattn selftest``.  A free-threaded Python, whose ABI is not
-stable, builds a wheel of its own.
+with one, each of which has to pass ``linattn selftest``.  A free-threaded Python, which has
+another ABI, builds a wheel of its own.
 """
 
 import argparse

@@ -354,7 +354,7 @@ static PyObject *
 call_plain(PyObject *const *args, Py_ssize_t nargs, PyObject *indices)
 {
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
-        nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
+        nargs != 1 + la_ufunc_fields(args[0])->nargs) {
         PyErr_SetString(PyExc_TypeError,
                         "expected one of linattn's gufuncs and its operands");
         return NULL;

@@ -72,7 +72,7 @@ new_gufunc(struct la_gufunc *g)
     if (object == NULL) {
         return NULL;
     }
-    PyUFuncObject *gufunc = (PyUFuncObject *)object;
+    PyUFuncObject_fields *gufunc = la_ufunc_fields(object);
     if (signature->variant & LA_WITH_IN_PLACE) {
         /* The kernel reads these outputs, which are states: if NumPy replaces one by a
          * temporary copy, the copy must hold its contents. */
@@ -282,7 +282,7 @@ la_gufunc_add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
     if (!PyArray_DescrConverter(dtype, &descr)) {
         return NULL;
     }
-    const int added = la_loop_add_bfloat16(descr->type_num);
+    const int added = la_loop_add_bfloat16(PyDataType_TYPENUM(descr));
     Py_DECREF(descr);
     for (int i = 0; added && i < ngufuncs; i++) {
         PyObject *object = atomic_load(&gufuncs[i].object);

@@ -36,11 +36,17 @@ struct la_gufunc {
     PyObject *_Atomic object; /* created on request, then kept */
 };
 
+static inline PyUFuncObject_fields *
+la_ufunc_fields(PyObject *ufunc)
+{
+    return _PyUFuncObject_GET_ITEM_DATA((PyUFuncObject *)ufunc);
+}
+
 /* The data of a gufunc object, which must be one of linattn's. */
 static inline const struct la_gufunc *
 la_gufunc_of(PyObject *gufunc)
 {
-    return (const struct la_gufunc *)(const void *)((PyUFuncObject *)gufunc)->data;
+    return (const struct la_gufunc *)(const void *)la_ufunc_fields(gufunc)->data;
 }
 
 /* Gufunc number i, of fewer than LA_NGUFUNCS; NULL past the last one. */

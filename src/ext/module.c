@@ -303,12 +303,29 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
+static const char NAME[] = "linattn._linattn", DOC[] = "The compiled half of linattn.";
+
+#ifdef Py_TARGET_ABI3T
+
+PyABIInfo_VAR(abi);
+
+static PySlot exported[] = {
+    PySlot_DATA(Py_mod_abi, &abi),    PySlot_DATA(Py_mod_name, NAME),
+    PySlot_DATA(Py_mod_doc, DOC),     PySlot_STATIC_DATA(Py_mod_methods, methods),
+    PySlot_DATA(Py_mod_slots, slots), PySlot_END,
+};
+
+PyMODEXPORT_FUNC
+PyModExport__linattn(void)
+{
+    return exported;
+}
+
+#else
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "linattn._linattn",
-    .m_doc = "The compiled half of linattn.",
-    .m_methods = methods,
-    .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = NAME,   .m_doc = DOC,
+    .m_methods = methods,  .m_slots = slots,
 };
 
 PyMODINIT_FUNC
@@ -316,3 +333,5 @@ PyInit__linattn(void)
 {
     return PyModuleDef_Init(&definition);
 }
+
+#endif

@@ -282,6 +282,25 @@ print(*ext.extra_compile_args, *optimization("gcc: Free Software Foundation"))
 """
 
 
+ABI = """
+import numpy, setuptools, sys, sysconfig
+from distutils import core
+sysconfig.get_config_var, sys.version_info = lambda name: sys.argv[2] == "t", (3, int(sys.argv[1]))
+setup = core.run_setup("setup.py", stop_after="init")
+(ext,) = setup.ext_modules
+macros = [f"{name}={value}" for name, value in ext.define_macros if value]
+print(*macros, ext.py_limited_api, *(x for _, x in setup.command_options["bdist_wheel"].values()))
+"""
+
+
+def test_stable_abi():
+    """From 3.11 on; of free-threaded Pythons, 3.15 is the first that has one."""
+    assert run("-c", ABI, "11", "").split() == ["Py_LIMITED_API=0x030b0000", "True", "cp311"]
+    assert run("-c", ABI, "15", "").split() == ["Py_LIMITED_API=0x030b0000", "True", "cp311"]
+    assert run("-c", ABI, "14", "t").split() == ["False", "False"]
+    assert run("-c", ABI, "15", "t").split() == ["Py_TARGET_ABI3T=0x030f0000", "True", "cp315"]
+
+
 def test_cflags_may_ask_for_debug_information():
     assert "-g0" in run("-c", FLAGS, CFLAGS="-O1 -fno-plt").split()
     for flags in ("-g", "-O1 -g3"):

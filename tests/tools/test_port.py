@@ -1,4 +1,4 @@
-"""src/ext and the kernels compile for macOS, Windows and musl; the list of wheels.
+"""src/ext and the kernels compile for Windows, macOS, musl, Arm and RISC-V; the list of wheels.
 
 ziglang has those systems' headers.  Python's and NumPy's are of the system that the tests run on,
 with what differs put right.
@@ -35,6 +35,9 @@ ISAS = {
     "x86_64-windows-gnu": "x86_64_v3",
     "aarch64-macos": "neon",
     "x86_64-linux-musl": "x86_64_v3",
+    "aarch64-windows-gnu": "neon",
+    "aarch64-linux-musl": "neon",
+    "riscv64-linux-musl": "generic",
 }
 
 
@@ -70,11 +73,11 @@ WHEELS = {
 
 @pytest.mark.parametrize("system", WHEELS)
 def test_wheels(system):
-    """Of the stable ABI, and for a free-threaded Python."""
+    """Of the stable ABI, and for free-threaded Pythons."""
     pytest.importorskip("cibuildwheel")
     told = subprocess.run(
         [sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", system],
         cwd=port.ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     for wheel in WHEELS[system]:
-        assert {f"cp311-{wheel}", f"cp314t-{wheel}"} <= set(told.split())
+        assert {f"cp311-{wheel}", f"cp314t-{wheel}", f"cp315t-{wheel}"} <= set(told.split())
