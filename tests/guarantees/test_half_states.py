@@ -75,18 +75,14 @@ def test_bits(case, half, dtype, sizes):
 
 @every_case
 @halves
-def test_positions_and_threads(case, half):
+def test_positions_and_threads(threads, case, half):
     """Bits depend neither on the place in the batch nor on the number of threads."""
     operands = case.operands((40, 2), 1, d=32, m=48, dtype="float32")
     state = narrow(case.state((40, 2), dtype="float32", d=32, m=48), half)
-    threads = linattn.get_num_threads()
-    try:
-        results = []
-        for count in (1, 2, 5):
-            linattn.set_num_threads(count)
-            results.append(case.one_step(operands, 0, state))
-    finally:
-        linattn.set_num_threads(threads)
+    results = []
+    for count in (1, 2, 5):
+        threads(count)
+        results.append(case.one_step(operands, 0, state))
     assert same(results[0], results[1])
     assert same(results[0], results[2])
     shared = {"weight", "bias", "A", "D", "dt_bias", "grad_out"}

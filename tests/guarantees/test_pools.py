@@ -166,7 +166,7 @@ def test_maps_that_are_objects(feature_map, normalize):
     assert same([o, rows(pool, INDICES)], expected)
 
 
-def test_threads():
+def test_threads(threads):
     """Rows of large pools, by several threads: the same bits."""
     rng = np.random.default_rng(0)
     indices = rng.permutation(100)[:70]
@@ -174,17 +174,13 @@ def test_threads():
     pool = State(rng.standard_normal((100, 4, 64, 64)).astype(np.float32))
     own = rows(pool, indices)
     expected = linattn.step(q, k, v, own, normalize=False)
-    threads = linattn.get_num_threads()
-    try:
-        for count in (1, 3):
-            linattn.set_num_threads(count)
-            given = copy(pool)
-            o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
-            assert same([o, rows(given, indices)], expected)
-            others = np.setdiff1d(np.arange(100), indices)
-            assert same(rows(given, others), rows(pool, others))
-    finally:
-        linattn.set_num_threads(threads)
+    others = np.setdiff1d(np.arange(100), indices)
+    for count in (1, 3):
+        threads(count)
+        given = copy(pool)
+        o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
+        assert same([o, rows(given, indices)], expected)
+        assert same(rows(given, others), rows(pool, others))
 
 
 @every_recurrence
@@ -239,32 +235,28 @@ def test_steps_against_the_twin(case):
 
 
 @every_case
-@pytest.mark.parametrize("threads", [1, 3])
-def test_sequences_in_place(case, threads):
+@pytest.mark.parametrize("count", [1, 3])
+def test_sequences_in_place(threads, case, count):
     """Heads enough for all threads: states are updated in their rows, with the same bits."""
     lead, widths, indices = (3, 8), {"d": 20, "m": 70}, np.array([4, 1, 3])
-    usual = linattn.get_num_threads()
-    try:
-        linattn.set_num_threads(threads)
-        for n in (0, 1, 3, 40, 130):
-            operands = case.operands(lead, n, dtype="float32", **widths)
-            pool = case.state((5, 8), dtype="float32", **widths)
-            before, own = copy(pool), rows(pool, indices)
-            expected = case.forward(operands, initial_state=own)
-            o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
-            assert same([o, rows(pool, indices)], expected)
-            assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
-            one = {"initial_state": before, "state_indices": indices[:1]}
-            first = {
-                name: x[:1] if x.ndim > len(case.letters.get(name, "nm")) else x
-                for name, x in operands.items()
-            }
-            o, _ = case.forward(first, **one)
-            assert same(
-                [o, rows(before, indices[:1])], case.forward(first, initial_state=rows(own, [0]))
-            )
-    finally:
-        linattn.set_num_threads(usual)
+    threads(count)
+    for n in (0, 1, 3, 40, 130):
+        operands = case.operands(lead, n, dtype="float32", **widths)
+        pool = case.state((5, 8), dtype="float32", **widths)
+        before, own = copy(pool), rows(pool, indices)
+        expected = case.forward(operands, initial_state=own)
+        o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
+        assert same([o, rows(pool, indices)], expected)
+        assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
+        one = {"initial_state": before, "state_indices": indices[:1]}
+        first = {
+            name: x[:1] if x.ndim > len(case.letters.get(name, "nm")) else x
+            for name, x in operands.items()
+        }
+        o, _ = case.forward(first, **one)
+        assert same(
+            [o, rows(before, indices[:1])], case.forward(first, initial_state=rows(own, [0]))
+        )
 
 
 @pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
