@@ -1,11 +1,10 @@
 """`state_indices`: states in the rows of a pool give the same bits as states of their own."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
+from memory import traced
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -273,13 +272,7 @@ def test_no_state_is_allocated(case, n):
         else:
             case.forward(operands, initial_state=pool, **options)
 
-    call()
-    tracemalloc.start()
-    try:
-        call()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak, _ = traced(call)
     tokens = sum(x.nbytes for x in operands.values())  # which the test takes from the sequence
     assert peak < 2 * tokens + 2**13
 

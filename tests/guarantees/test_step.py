@@ -1,11 +1,10 @@
 """One token at a time: equal to causal, in place where asked, on states of any layout."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from bounds import close
 from cases import MAPS, SIGNED, VARIANTS
+from memory import traced
 from states import assert_same, bound, compare, flat, oracle, state, tokens
 
 import linattn
@@ -51,13 +50,7 @@ def test_against_the_twin(feature_map, normalize, dtype):
 
 def test_in_place_allocates_no_state():
     operands, current = token((64,), 64, 64)
-    linattn.step(*operands, current, in_place=True)
-    tracemalloc.start()
-    try:
-        linattn.step(*operands, current, in_place=True)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak, _ = traced(lambda: linattn.step(*operands, current, in_place=True))
     assert peak < current.s.nbytes / 8  # the output alone, and small change
 
 
