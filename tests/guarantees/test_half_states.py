@@ -200,8 +200,7 @@ def fused_call(kind, operands, state, options, **more):
 
 
 @pytest.mark.parametrize(
-    ("kind", "layer"),
-    [(x, y) for x in KINDS for y in LAYERS if x == KINDS[0] or not y.by_channel],
+    ("kind", "layer"), [(x, y) for x in KINDS for y in LAYERS if x == KINDS[0] or not y.by_channel]
 )
 @halves
 def test_fused(kind, half, layer):

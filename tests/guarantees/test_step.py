@@ -35,12 +35,7 @@ def test_against_the_twin(feature_map, normalize, dtype):
     for lead in [(), (5,), (2, 3)]:
         for d, m in [(1, 1), (3, 4), (5, 33), (16, 64), (65, 20), (64, 65), (130, 129)]:
             operands, current = token(
-                lead,
-                d,
-                m,
-                dtype=dtype,
-                normalize=normalize,
-                positive=feature_map in SIGNED,
+                lead, d, m, dtype=dtype, normalize=normalize, positive=feature_map in SIGNED
             )
             result = flat(linattn.step(*operands, current, **options))
             expected = oracle("step", operands, state=current, **options)

@@ -54,10 +54,7 @@ GATED_OPTIONS = (
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [
-        *((KINDS[0], x) for x in DELTA_OPTIONS),
-        *((KINDS[1], x) for x in GATED_OPTIONS),
-    ],
+    [*((KINDS[0], x) for x in DELTA_OPTIONS), *((KINDS[1], x) for x in GATED_OPTIONS)],
     ids=str,
 )
 def test_options(kind, changes):
