@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
-from cases import MAPS, SIGNED, VARIANTS
+from cases import SIGNED, VARIANTS
 from memory import traced
 from states import assert_same, bound, compare, flat, oracle, state, tokens
 
@@ -83,20 +83,3 @@ def test_narrow_operands(dtype):
         assert x.dtype == y.dtype
         close(x, y, atol=0, rtol=1e-5)
     assert_same(linattn.step(*operands, copy(current), in_place=True), (o, after))
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gufuncs(normalize):
-    numbers = (0.4, 0.01) if normalize else (0.4,)
-    for feature_map in MAPS:
-        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
-        operands, current = token((2, 3), 6, 19, normalize=normalize)
-        expected = linattn.step(*operands, current, **options)
-        f = getattr(linattn.ufuncs, f"step_{feature_map}{'' if normalize else '_sum'}")
-        before = copy(current)
-        assert_same(f(*operands, *numbers, *flat(current)), expected)
-        assert_same(current, before)
-        # Given as both, the state is updated in place.
-        f(*operands, *numbers, *flat(current), out=(None, *flat(current)))
-        assert_same(current, expected[1])
-    assert not any(name.startswith("_") for name in dir(linattn.ufuncs))
