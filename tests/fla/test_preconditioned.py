@@ -19,8 +19,8 @@ def make(name):
     return FAMILIES[f"precond_{name}"].make(B)
 
 
-def call(name, tokens, form="chunk", **options):
-    return FAMILIES[f"precond_{name}"].run(form, tokens, **options)
+def call(name, tokens, form="chunk", start=(None, None), **options):
+    return FAMILIES[f"precond_{name}"].run(form, tokens, start, **options)
 
 
 @EACH
