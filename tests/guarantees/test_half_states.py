@@ -30,10 +30,6 @@ def wide(state):
     return apply(lambda x: x.astype(np.float32), state)
 
 
-def copy(state):
-    return apply(np.array, state)
-
-
 def by_columns(x):
     return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if x.ndim > 1 else x
 
@@ -69,7 +65,7 @@ def test_bits(case, half, dtype, sizes):
             assert same(case.one_step(operands, t, given), (o, narrow(after, half)))
             assert same(given, state)
             assert same(case.one_step(operands, t, given, in_place=True)[0], o)
-            assert same(copy(given), narrow(after, half))
+            assert same(apply(np.array, given), narrow(after, half))
         state = narrow(after, half)
 
 
@@ -96,7 +92,7 @@ def test_positions_and_threads(threads, case, half):
 def test_rows_of_a_pool(case, half):
     operands = case.operands(LEAD, 2, dtype=half)
     pool = narrow(case.state((7, 2), dtype="float32"), half)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     others = np.setdiff1d(np.arange(7), INDICES)
     for t in range(2):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
@@ -111,7 +107,7 @@ def test_rows_of_a_pool(case, half):
 @halves
 def test_float64_tokens_are_refused(case, half):
     operands, state = case.operands(LEAD, 1), narrow(case.state(LEAD), half)
-    before = copy(state)
+    before = apply(np.array, state)
     for more in ({}, {"in_place": True}):
         with pytest.raises(TypeError, match=f"has dtype {half}; expected float64$"):
             case.one_step(operands, 0, state, **more)
@@ -217,7 +213,7 @@ def test_fused(kind, half, layer):
         assert same(result, o)
         assert same(rows(pool, indices), expected)
         assert same(rows(pool, [2, 3]), given)
-        own = copy(given)
+        own = apply(np.array, given)
         assert same(fused_call(kind, operands, own, options, in_place=True)[0], o)
         assert same(own, expected)
 

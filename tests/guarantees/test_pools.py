@@ -21,16 +21,12 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
-def copy(state):
-    return apply(np.array, state)
-
-
 @every_case
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_steps(case, dtype):
     operands = case.operands((B, H), N, dtype=dtype)
     pool = case.state((P, H), dtype=dtype)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     for t in range(N):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
         expected, own = case.one_step(operands, t, own)
@@ -77,7 +73,7 @@ def test_layouts(case):
 @every_case
 def test_sequences(case):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     expected, last = case.forward(operands, initial_state=own)
     o = case.forward(operands, initial_state=pool, state_indices=INDICES, return_state=False)
     assert same(o, expected)
@@ -93,7 +89,7 @@ def test_sequences(case):
 def test_packed_sequences(case):
     bounds = [0, 2, 2, N]
     operands, pool = case.operands((H,), N), case.state((H, P))
-    before, own = copy(pool), rows(pool, INDICES, 1)
+    before, own = apply(np.array, pool), rows(pool, INDICES, 1)
     expected, last = case.forward(operands, initial_state=own, cu_seqlens=bounds)
     o, after = case.forward(operands, initial_state=pool, state_indices=INDICES, cu_seqlens=bounds)
     assert after is pool
@@ -105,7 +101,7 @@ def test_packed_sequences(case):
 @every_case
 def test_gradients(case):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before, last = copy(pool), case.state((B, H), seed=3)
+    before, last = apply(np.array, pool), case.state((B, H), seed=3)
     own = rows(pool, INDICES)
     for more in ({}, {"grad_state": last}):
         expected = case.backward(operands, initial_state=own, **more)
@@ -129,7 +125,7 @@ def test_complex_scan():
     rng = np.random.default_rng(0)
     a, x = (rng.standard_normal((B, N, 4)) + 1j * rng.standard_normal((B, N, 4)) for _ in range(2))
     pool = State(rng.standard_normal((P, 4)) * 1j)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     expected, last = linattn.linear_scan(a, x, initial_state=own, return_state=True)
     o, after = linattn.linear_scan(
         a, x, initial_state=pool, state_indices=INDICES, return_state=True
@@ -176,7 +172,7 @@ def test_threads(threads):
     others = np.setdiff1d(np.arange(100), indices)
     for count in (1, 3):
         threads(count)
-        given = copy(pool)
+        given = apply(np.array, pool)
         o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
         assert same([o, rows(given, indices)], expected)
         assert same(rows(given, others), rows(pool, others))
@@ -242,7 +238,7 @@ def test_sequences_in_place(threads, case, count):
     for n in (0, 1, 3, 40, 130):
         operands = case.operands(lead, n, dtype="float32", **widths)
         pool = case.state((5, 8), dtype="float32", **widths)
-        before, own = copy(pool), rows(pool, indices)
+        before, own = apply(np.array, pool), rows(pool, indices)
         expected = case.forward(operands, initial_state=own)
         o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
         assert same([o, rows(pool, indices)], expected)
