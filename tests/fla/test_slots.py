@@ -28,8 +28,7 @@ def test_an_empty_sequence_of_lightnet():
     x["k"].requires_grad_()
     o, (_, z) = call("lightnet", x, cu_seqlens=list(CUTS), output_final_state=True)
     assert z[1].isneginf().all() and not z[0].isneginf().any()
-    given = {"cu_seqlens": list(CUTS), "initial_state": (None, z.detach())}
-    again, (_, same) = call("lightnet", x, **given, output_final_state=True)
+    again, (_, same) = call("lightnet", x, cu_seqlens=list(CUTS), initial_state=(None, z.detach()))
     assert torch.equal(z[1], same[1])
     for y in (o, again):
         assert torch.autograd.grad(y.sum(), x["k"])[0].isfinite().all()
