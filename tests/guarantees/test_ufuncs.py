@@ -3,8 +3,6 @@
 import inspect
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +11,7 @@ import pytest
 import table
 from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
+from processes import output
 from states import assert_same, flat
 
 import linattn
@@ -153,7 +152,7 @@ assert list(linattn._core.gufuncs.ufuncs) == ["causal_elu"]
 linattn.ufuncs.delta_relu
 assert made() == ["delta_relu"]
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output("-c", program)
 
 
 def test_one_gufunc_for_all_threads():
