@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
 import transformers_door as door  # noqa: E402
-from transformers_cases import FAMILIES, _one_thread, _unpatched, close  # noqa: E402, F401
+from transformers_cases import FAMILIES, close  # noqa: E402
 from transformers_models import build, module  # noqa: E402
 
 PROGRAM = Path(door.__file__)
