@@ -33,11 +33,6 @@ N, D = 512, 64
 WARM_UP = 8  #: calls, until Python's interpreter has adapted to them
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 SOURCE = Path(__file__).with_name("callgrind.c")
-ENVIRONMENT = {
-    "LINATTN_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONHASHSEED": "0",
-}
 
 
 def calls(n: int, heads: int) -> dict[str, Call]:
@@ -69,7 +64,8 @@ def main() -> int:
 
 def environment(tree: Path) -> dict[str, str]:
     """Environment variables of a process that imports the linattn of a folder."""
-    return {**ENVIRONMENT, "PYTHONPATH": str(tree)}
+    threads = {"LINATTN_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**threads, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tree)}
 
 
 def possible() -> bool:

@@ -55,6 +55,7 @@ class Figure:
         return [self.what, figure, spread, goal, verdict, *about, detail]
 
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 HEADINGS = ["measured", "median", "min-max", "goal", "", "errors", "gradients", "threads", "detail"]
 WIDTHS = (62, 10, 13, 8, 6, 14, 9, 7)
 #: Columns for those who work on the kernels; what is published gives the figures.
@@ -138,5 +139,4 @@ def machine() -> str:
         for name in ("torch", "transformers", "jax", "onnxruntime")
         if (module := sys.modules.get(name))
     ]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{info.cpu()}, {cores} cores; {', '.join(versions)}"
+    return f"{info.cpu()}, {CORES} cores; {', '.join(versions)}"

@@ -49,11 +49,7 @@ FAMILIES = {
     "workers": "Across workers",
 }
 #: Figures of pairs of seconds that are not ratios, by unit.
-UNITS = {
-    "x": lambda a, b: a / b,
-    "us": lambda a, b: 1e6 * a,
-    "+us": lambda a, b: 1e6 * (a - b),
-}
+UNITS = {"x": lambda a, b: a / b, "us": lambda a, b: 1e6 * a, "+us": lambda a, b: 1e6 * (a - b)}
 
 
 def main() -> int:
@@ -70,7 +66,9 @@ def main() -> int:
     os.environ.setdefault("NPROC", "1")  # JAX's threads, read when it is imported
     reports, failed = [], False
     for family in args.families or FAMILIES:
-        rows = [row for row in table(family) if args.only in row.name]
+        rows = [
+            row for row in importlib.import_module(f"rows.{family}").ROWS if args.only in row.name
+        ]
         if args.list or args.smoke:
             for row in rows:
                 print(f"{family}: {row.name}", *([smoke(row)] if args.smoke else []), flush=True)
@@ -82,12 +80,6 @@ def main() -> int:
         failed |= any("Error" in x.skipped for x in reports[-1].figures)
     write(args.json, [report.data() for report in reports])
     return int(failed)
-
-
-def table(family: str) -> list[Row]:
-    """The rows of a family."""
-    rows: list[Row] = importlib.import_module(f"rows.{family}").ROWS
-    return rows
 
 
 def figure(row: Row, seconds: float, threads: int) -> Figure:

@@ -30,7 +30,7 @@ tests=(tests/guarantees/test_{array_libraries,bad_input,bits,errors,fast_call,fa
     tests/guarantees/test_{interrupts,isa,key_lengths,layout,memory,module,neighbours,packed}.py
     tests/guarantees/test_{stages,state,step,streaming,ufuncs}.py
     tests/guarantees/test_{threads,threads_configuration,threads_interrupted}.py
-    tests/operators/test_{forward,functions,log_decay}.py
+    tests/operators/test_{attention,functions,log_decay}.py
     tests/jax/test_{errors,results,transforms}.py)
 if [ "${1-}" = --kernels ]; then
     shift
@@ -38,8 +38,8 @@ if [ "${1-}" = --kernels ]; then
     tests=(tests/guarantees/test_{bits,differential,errors,half,interleave,interrupts}.py
         tests/guarantees/test_{key_lengths,parts,values}.py
         tests/guarantees/test_{packed,stages,state,step,threads,threads_interrupted}.py
-        tests/operators/test_{backward,conv_states,conv_values,delta,dplr}.py
-        tests/operators/test_{feature_maps,forward,functions,gated,l2norm,log_decay,mapped}.py
+        tests/operators/test_{attention,conv_states,conv_values,delta,dplr}.py
+        tests/operators/test_{feature_maps,functions,gated,l2norm,log_decay,mapped}.py
         tests/operators/test_{mapped_rescaled,softmax}.py)
 fi
 copy=$PWD/build/coverage/${folder#*/}

@@ -18,7 +18,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-chosen='test_forward or test_backward or test_dplr or test_sixteen_bits or test_adjoint or test_packed
+chosen='test_attention or test_dplr or test_sixteen_bits or test_adjoint or test_packed
     or (test_values and (test_gates or test_maps or test_leading_axes or 16-4-5))
     or (test_parts and (test_steps or test_key_lengths or float32-33)) or test_heads or test_cross_attention or test_eps_and_scale
     or (test_half and not test_rounding and not without)
@@ -27,7 +27,7 @@ chosen='test_forward or test_backward or test_dplr or test_sixteen_bits or test_
     or (test_interleave and interleaved_heads_of_other)
     or (test_scratch and (elementwise or convolution or softmax-float32))'
 files=(tests/guarantees/test_{adjoint,half,interleave,numerics,parts,scratch,twin,values}.py
-    tests/operators/test_{forward,backward,delta,gated,gated_delta,dplr,conv_values,conv_states}.py)
+    tests/operators/test_{attention,delta,gated,gated_delta,dplr,conv_values,conv_states}.py)
 
 # Runs everything; the arguments are the command for Python.
 check() {

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 suite=${1:-testing} free=${2-}
 root=$PWD/build/pythons/$suite
-tests=(operators/test_{forward,backward,delta,gated,conv_values,conv_states}.py
+tests=(operators/test_{attention,delta,gated,conv_values,conv_states}.py
     guarantees/test_{values,parts,half,errors,bad_input,ufuncs}.py)
 free_tests=(guarantees/test_{threads,threads_interrupted,interrupts,memory,interleave}.py
     guarantees/test_bits.py operators/test_gated_delta.py)

@@ -12,17 +12,13 @@ from linattn._cli.bench import MODES
 from linattn._cli.peers import PyTorch
 from linattn._cli.rows import HEADS8, Calls, Row
 
-from .gated import arrays, forward, taken
+from .gated import arrays, either, taken
 
 BLOCKS = (4, 32)
 
 
 def against_none(name: str, reverse: bool, block: int, *sizes: int) -> Calls:
-    x = arrays(*sizes)
-    if reverse:
-        call = partial(getattr(linattn, f"{name}_backward"), *taken(x, name), x["grad_out"])
-    else:
-        call = forward(name, x)
+    call = either(name, reverse, arrays(*sizes))
     return Calls(partial(call, block=block), call, tokens=(sizes[0] * sizes[1],) * 2)
 
 

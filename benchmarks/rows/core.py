@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 import numpy as np
+from report import CORES
 
 import linattn
 from linattn._cli.bench import ROWS as MAIN
@@ -65,7 +66,6 @@ def imports(count: int) -> list[float]:
     return [float(run()) for _ in range(count)]
 
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ROWS = [
     *MAIN[:2],
     *(Row(f"{name}_backward / {name}", partial(backward, name, False), goal=3.0)

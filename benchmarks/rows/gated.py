@@ -56,6 +56,13 @@ def forward(name: str, x: dict[str, np.ndarray], **options: Any) -> partial:
     return partial(getattr(linattn, name), *taken(x, name), out=np.empty_like(x["v"]), **options)
 
 
+def either(name: str, reverse: bool, x: dict[str, np.ndarray]) -> partial:
+    """The operator, or its gradients."""
+    if not reverse:
+        return forward(name, x)
+    return partial(getattr(linattn, f"{name}_backward"), *taken(x, name), x["grad_out"])
+
+
 def against_plain(name: str, plain: str, channels: bool, *sizes: int) -> Calls:
     x = arrays(*sizes, channels)
     without = forward(plain, x, **(PLAIN if plain == "causal" else {}))
@@ -132,14 +139,12 @@ def mamba2(chunk: int, torch, C, B, x, dt):
     return function(x, dt, -torch.ones(x.shape[2]), B, C, chunk_size=chunk)
 
 
-def qwen3(chunk: int, torch, *operands):
-    function = Transformers.module("qwen3_next").torch_chunk_gated_delta_rule
-    return function(*operands, chunk_size=chunk)[0]
+def delta_rule(family: str, name: str, chunk: int, torch, *operands):
+    return getattr(Transformers.module(family), name)(*operands, chunk_size=chunk)[0]
 
 
-def kimi(chunk: int, torch, *operands):
-    function = Transformers.module("kimi_linear").chunk_kimi_delta_attention
-    return function(*operands, chunk_size=chunk)[0]
+qwen3 = partial(delta_rule, "qwen3_next", "torch_chunk_gated_delta_rule")
+kimi = partial(delta_rule, "kimi_linear", "chunk_kimi_delta_attention")
 
 
 #: Name, form, operator, gates by channel; chunk lengths, that of the models' configuration first;

@@ -11,7 +11,7 @@ import linattn
 from linattn._cli.bench import MODES
 from linattn._cli.rows import Calls, Row
 
-from .gated import SHAPES, arrays, forward, taken
+from .gated import SHAPES, arrays, either
 
 #: Goals at width 64 and 128, with AVX512-BF16; other processors are slower than with float32.
 GOALS = {64: 0.8, 128: 0.7}
@@ -21,11 +21,9 @@ BACKWARD_GOAL = 0.8
 def of_operands(name: str, reverse: bool, heads: int, n: int, d: int) -> Calls:
     kind = importlib.import_module("ml_dtypes").bfloat16
     x = {key: y if key == "g" else y.astype(kind) for key, y in arrays(heads, n, d).items()}
-    if reverse:
-        call = partial(getattr(linattn, f"{name}_backward"), *taken(x, name), x["grad_out"])
-    else:
-        call = forward(name, x)
-    narrow, wide = (linattn.products(of)(call) for of in ("bfloat16", "float32"))
+    narrow, wide = (
+        linattn.products(of)(either(name, reverse, x)) for of in ("bfloat16", "float32")
+    )
     return Calls(narrow, wide, tokens=(heads * n,) * 2)
 
 

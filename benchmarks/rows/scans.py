@@ -192,12 +192,10 @@ ROWS = [
           partial(tensor_code, partial(of_stand_in, "selective_scan_ref"),
                   partial(of_stand_in, "selective_scan_fn"), reverse), (SHORT, NARROW), [PyTorch],
           10.0, True) for reverse, mode in MODES),
-    *(Row(f"PyTorch loop / slstm{what}, batch {batch}, 4 heads, d = {d}", partial(slstm, backward),
-          (batch, 512, 4, d), [PyTorch])
-      for d in (64, 128, 256) for batch in (1, 16)
-      for what, backward in (("", False), (" and slstm_backward", True))),
-    *(Row(f"loop of flashrnn / slstm{what}, batch {batch}, 4 heads, d = {d}",
-          partial(slstm, backward, packages=True), (batch, 128, 4, d), [PyTorch], 10.0, True)
+    *(Row(f"{loop} / slstm{what}, batch {batch}, 4 heads, d = {d}",
+          partial(slstm, backward, packages=packages), (batch, n, 4, d), [PyTorch], goal, packages)
+      for loop, packages, n, goal in (("PyTorch loop", False, 512, None),
+                                      ("loop of flashrnn", True, 128, 10.0))
       for d in (64, 128, 256) for batch in (1, 16)
       for what, backward in (("", False), (" and slstm_backward", True))),
     Row("jax.lax.associative_scan / linear_scan (8, 4096, 64)", associative, peers=[JAX], goal=5.0,

@@ -103,9 +103,8 @@ FLA = {
     "gated_delta": "chunk_gated_delta_rule",
 }  # fmt: skip
 KINDS = (
-    *(("step in place", function, "+us", partial(step, name, True), name) for name in NAMES),
-    *(("step with a new state", function, "+us", partial(step, name, False), name)
-      for name in NAMES),
+    *((f"step {what}", function, "+us", partial(step, name, in_place), name)
+      for what, in_place in (("in place", True), ("with a new state", False)) for name in NAMES),
     *(("forward, one token", str, "+us", partial(forward, name), name) for name in NAMES),
     *((f"compiled step, {what}", function, "+us", partial(compiled, name, what), name)
       for what in ("in place", "new state") for name in NAMES),

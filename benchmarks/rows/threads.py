@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from adapters import peer
+from report import CORES
 
 import linattn
 from linattn._cli.peers import Call, PyTorch
@@ -21,9 +21,9 @@ from linattn._cli.rows import SETTLE, Calls, Measured, Row, timed
 from . import scans
 from .gated import backward, convolution, step
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 COUNTS = [2**i for i in range(1, 12) if 2**i < CORES] + ([CORES] if CORES > 1 else [2])
 SHAPES = ((32, 4096, 64), (16, 4096, 128), (8, 8192, 64), (1, 65536, 64), (1, 65536, 128))
+LONG = {"causal": 262144} | dict.fromkeys(("delta", "gated", "gated_delta", "dplr"), 32768)
 STEPS = 200  #: a step's time varies with how its threads are woken
 
 
@@ -77,16 +77,13 @@ def after_product(heads: int, d: int, n: int) -> Measured:
 
 def _table():
     """Name, function, sizes, packages."""
-    for sizes in SHAPES:
-        for name in ("causal", "gated", "gated_delta"):
-            for forward, end in ((True, ""), (False, "_backward")):
-                what = f"{name}{end} {' x '.join(map(str, sizes))}"
-                yield what, partial(side, partial(backward, name, False), forward), sizes, []
-    for name in ("causal", "delta", "gated", "gated_delta", "dplr"):
-        sizes = 1, 262144 if name == "causal" else 32768, 64
+    many = [(name, x, f" {' x '.join(map(str, x))}") for x in SHAPES
+            for name in ("causal", "gated", "gated_delta")]  # fmt: skip
+    one = [(name, (1, n, 64), f", one head of N = {n:,}") for name, n in LONG.items()]
+    for name, sizes, what in many + one:
         for forward, end in ((True, ""), (False, "_backward")):
             call = partial(side, partial(backward, name, False), forward)
-            yield f"{name}{end}, one head of N = {sizes[1]:,}", call, sizes, []
+            yield f"{name}{end}{what}", call, sizes, []
     for sizes in ((4096, 4096), (2048, 5120)):
         for name, make, second in (
             ("selective_scan", scans.backward, True), ("linear_scan", scans.linear, False),

@@ -40,12 +40,6 @@ class Model(NamedTuple):
     #: Of the operator, forward and with gradients.
     targets: tuple[float | None, float | None] = (10, 10)
 
-    @property
-    def tiny(self) -> dict[str, Any]:
-        """A vocabulary and layers for a call that is not timed."""
-        return {"vocab_size": 64} | ({"intermediate_size": 64} if "intermediate_size" in self.given
-                                     else {})  # fmt: skip
-
 
 #: How many times faster: prefill, training step.
 PREFILL, TRAIN = 1.5, 1.45
@@ -156,7 +150,8 @@ class Net:
         self.torch.manual_seed(0)
         Transformers.module(model.family)
         package = importlib.import_module(f"transformers.models.{model.family}")
-        config = getattr(package, model.config)(**(model.given | (model.tiny if tiny else {})))
+        small = {x: 64 for x in ("vocab_size", "intermediate_size") if tiny and x in model.given}
+        config = getattr(package, model.config)(**model.given | small)
         self.net = getattr(package, model.kind)(config).eval()
         self.ids = self.torch.randint(1, 50, (1, tokens))
 

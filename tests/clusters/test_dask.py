@@ -101,20 +101,23 @@ def test_dtypes(dtype):
         close(x.compute(), y, atol=step * abs(y).max())
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-@pytest.mark.parametrize("a", [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)])
-def test_factors_shared_by_tokens_and_channels(a, dtype):
-    """All axes of linear_scan's operands broadcast; Python's numbers determine no dtype."""
-    a = a if isinstance(a, float) else abs(a / 4).clip(0, 0.9).astype(dtype)
-    x, grad = V.astype(dtype), C.astype(dtype)
-    atol = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2}[dtype]
+def check_factors(a, x, grad, atol):
+    """A scan of blocks and its gradients; Python's numbers determine no dtype."""
     o = linattn.dask.linear_scan(a, chunked(x))
+    assert o.dtype == x.dtype and o.chunks[2] == (7, 7, 6)
     close(o.compute(), linattn.linear_scan(a, x), atol=atol)
-    expected = linattn.linear_scan_backward(a, x, grad)
-    assert o.dtype == dtype and o.chunks[2] == (7, 7, 6)
-    for y, z in zip(linattn.linear_scan_backward(a, chunked(x), grad), expected, strict=True):
+    back = linattn.linear_scan_backward
+    for y, z in zip(back(a, chunked(x), grad), back(a, x, grad), strict=True):
         assert y.dtype == z.dtype and y.shape == z.shape
         close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("f8", 1e-12), ("f4", 1e-5), ("f2", 2e-2)])
+@pytest.mark.parametrize("a", [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)])
+def test_factors_shared_by_tokens_and_channels(a, dtype, atol):
+    """All axes of linear_scan's operands broadcast."""
+    a = a if isinstance(a, float) else abs(a / 4).clip(0, 0.9).astype(dtype)
+    check_factors(a, V.astype(dtype), C.astype(dtype), atol)
 
 
 def test_scans_in_one_chunk():
@@ -133,22 +136,15 @@ def test_scans_in_one_chunk():
             linattn.linear_scan(np.ones(3), values)
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize(("dtype", "atol"), [("c8", 1e-5), ("c16", 1e-12)])
 @pytest.mark.parametrize("a", [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j])
-def test_complex_factors_shared_by_tokens_and_channels(a, dtype):
+def test_complex_factors_shared_by_tokens_and_channels(a, dtype, atol):
     """The gradient of a real operand is real; an operand's gradient is summed over its repeats."""
     real = np.dtype(dtype).type(0).real.dtype
     x, grad = ((y + 1j * y[::-1]).astype(dtype) for y in (V, C))
     if isinstance(a, np.ndarray):
         a = (a / 4).astype(dtype if np.iscomplexobj(a) else real)
-    atol = {"complex128": 1e-12, "complex64": 1e-5}[dtype]
-    back = linattn.linear_scan_backward
-    for y, z in zip(back(a, chunked(x), grad), back(a, x, grad), strict=True):
-        assert y.shape == z.shape and y.dtype.kind == z.dtype.kind
-        close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
-    o = linattn.dask.linear_scan(a, chunked(x))
-    assert o.dtype == dtype
-    close(o.compute(), linattn.linear_scan(a, x), atol=atol)
+    check_factors(a, x, grad, atol)
 
 
 def test_the_package_comes_here_by_itself():

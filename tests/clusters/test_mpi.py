@@ -1,11 +1,11 @@
 """linattn.mpi on one to four ranks of this machine."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import start
 from slow import slow
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -19,10 +19,8 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 @pytest.mark.parametrize("ranks", [1, 3, *slow(2, 4)])
 def test_ranks(ranks):
     """Forward and backward of every recurrence, states, lengths, uneven stretches, errors."""
-    run = subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, str(SUPPORT / "mpi_program.py")],
-        capture_output=True, text=True, timeout=300, cwd=SUPPORT, check=False,
-    )  # fmt: skip
+    command = MPIEXEC, "-n", str(ranks), sys.executable, "mpi_program.py"
+    run = start(*command, timeout=300, cwd=SUPPORT)
     assert run.returncode == 0 and "all the same" in run.stdout, run.stderr[-3000:]
 
 
@@ -44,8 +42,6 @@ print("went on")
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "raise OSError('gone')"])
 def test_a_rank_that_dies(how):
     """Ends the job, where the others would wait for it."""
-    run = subprocess.run(
-        [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py", "-c", DIES.format(how=how)],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    program = sys.executable, "-m", "mpi4py", "-c", DIES.format(how=how)
+    run = start(MPIEXEC, "-n", "3", *program, timeout=100)
     assert run.returncode != 0 and "went on" not in run.stdout

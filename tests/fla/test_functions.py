@@ -30,63 +30,6 @@ def expected(name, x, **options):
     return loop(q, k, x["v"], **also(x), **options)
 
 
-@EACH
-@pytest.mark.parametrize("form", FORMS)
-def test_against_a_loop(name, form):
-    x = make(name)
-    o, s = call(name, x, form, output_final_state=True)
-    want, state = expected(name, x)
-    tolerance = 3e-7 if name in ("retention", "lightning_attn") else 1e-13  # decays in float32
-    close(o, want, atol=tolerance * float(want.abs().max()))
-    close(s, state, atol=tolerance * float(state.abs().max()))
-    assert o.is_contiguous() and s.is_contiguous()
-    start = rand(*state.shape, seed=10)
-    o, s = call(name, x, form, initial_state=start, output_final_state=True)
-    want, state = expected(name, x, start=start)
-    close(o, want, atol=tolerance * float(want.abs().max()))
-    close(s, state, atol=tolerance * float(state.abs().max()))
-    alone, nothing = call(name, x, form, output_final_state=False)
-    assert nothing is None and alone.shape == o.shape
-
-
-@EACH
-def test_gradients(name):
-    x = {key: y.clone().requires_grad_() for key, y in make(name).items()}
-    x["r"] = x["q"]
-    start = rand(B, x["v"].shape[2], K, V, seed=10).requires_grad_()
-    also = [*(x[i] for i in CASES[name][0]), start]
-    o, s = call(name, x, initial_state=start, output_final_state=True)
-    found = torch.autograd.grad(o.square().sum() + s.sum(), also)
-    want, state = expected(name, x, start=start)
-    tolerance = 3e-6 if name in ("retention", "lightning_attn") else 1e-12
-    for y, z in zip(found, torch.autograd.grad(want.square().sum() + state.sum(), also),
-                    strict=True):  # fmt: skip
-        close(y, z, atol=tolerance * float(z.abs().max()))
-
-
-@EACH
-@pytest.mark.parametrize("form", FORMS)
-def test_packed(name, form):
-    """With cu_seqlens, an empty sequence among them, as one by one."""
-    x = make(name, batch=1)
-    starts = rand(3, x["v"].shape[2], K, V, seed=10)
-    o, s = call(
-        name, x, form, cu_seqlens=torch.tensor(CUTS), initial_state=starts, output_final_state=True
-    )
-    assert s.shape == starts.shape
-    whole = ("u", "g_gamma")
-    for i, (begin, end) in enumerate(pairwise(CUTS)):
-        part = {key: y if key in whole else y[:, begin:end] for key, y in x.items()}
-        if begin == end:
-            close(s[i], starts[i], atol=0.0)
-            continue
-        alone, state = call(
-            name, part, form, initial_state=starts[i : i + 1], output_final_state=True
-        )
-        close(o[:, begin:end], alone, atol=1e-13 * float(alone.abs().max()))
-        close(s[i : i + 1], state, atol=1e-13 * float(state.abs().max()))
-
-
 @pytest.mark.parametrize("name", [x for x in CASES if x not in ("delta_rule", "gated_delta_rule",
                                                                 "kda", "rwkv7")])  # fmt: skip
 @pytest.mark.parametrize("cuts", [None, CUTS])
@@ -125,30 +68,6 @@ def test_normalised_linear_attention(form):
                       output_final_state=True)  # fmt: skip
     close(torch.cat([first, second], 1), o, atol=1e-13)
     close(end[1], z, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["simple_gla", "gla", "gated_delta_rule", "kda"])
-def test_states_by_value_first(name):
-    x = make(name)
-    start = rand(B, x["v"].shape[2], K, V, seed=10)
-    o, s = call(name, x, initial_state=start, output_final_state=True)
-    for key in ("state_v_first", "transpose_state_layout"):
-        if key != "state_v_first" and name == "gla":
-            continue
-        with pytest.warns(DeprecationWarning) if key != "state_v_first" else _nothing():
-            again, turned = call(
-                name, x, initial_state=start.mT, output_final_state=True, **{key: True}
-            )
-        close(again, o, atol=0.0)
-        close(turned.mT, s, atol=0.0)
-
-
-class _nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        return None
 
 
 def test_decays_of_heads():
@@ -227,19 +146,6 @@ def test_rwkv7_from_its_parts():
     want, state = loop(x["q"], x["k"], x["v"], a=-x["a"], b=x["a"] * x["b"], g=x["w"], scale=1.0)
     close(o, want, atol=1e-12)
     close(s, state, atol=1e-12)
-
-
-@EACH
-def test_sixteen_bits(name):
-    """Tokens of bfloat16, gates and states of float32."""
-    x = {key: y.bfloat16() for key, y in make(name).items()}
-    o, s = call(name, x, output_final_state=True)
-    assert o.dtype is torch.bfloat16 and s.dtype is torch.float32
-    want, state = expected(name, {key: y.double() for key, y in x.items()})
-    close(o.double(), want, atol=2**-8 * float(want.abs().max()))
-    close(s.double(), state, atol=1e-5 * float(state.abs().max()))
-    mixed = x | {key: x[key].float() for key in ("beta", "g", "gk", "w")}
-    assert call(name, mixed)[0].dtype is torch.bfloat16
 
 
 def filtered(x, weight, bias, start, activation):

@@ -1,7 +1,5 @@
 """Comba, Gated DeltaNet 2, IPLR, DeltaProduct and the Oja rule in linattn.torch.fla."""
 
-from itertools import pairwise
-
 import fla_package
 import fla_twins as twins
 import pytest
@@ -9,95 +7,22 @@ from bounds import close
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from fla_cases import CUTS, B, H, K, T, V, norm, rand  # noqa: E402
+from fla_cases import B, H, K, T, V, norm, rand  # noqa: E402
+from fla_families import FAMILIES, FORMS  # noqa: E402
 from fla_twins import near  # noqa: E402
 
 from linattn.torch import fla  # noqa: E402
 
-#: (twin, operands by fla's names and ours, value heads, writes per token, functions, options)
-CASES = {
-    "comba": (twins.comba, "q k v p g beta", 2 * H, 1, ("chunk", "fused_recurrent"), {}),
-    "gdn2": (twins.gdn2, "q k v g=gk b=erase w", 2 * H, 1, ("chunk", "fused_recurrent"), {}),
-    "iplr_delta_rule": (twins.iplr, "q k v a b", H, 1, ("chunk", "fused_recurrent"), {}),
-    "gated_oja_rule": (
-        twins.gated_oja_rule, "q k v=u gv beta", 2 * H, 1, ("chunk", "fused_recurrent"), {},
-    ),
-    "gated_delta_product": (
-        twins.gated_delta_product, "q k v g beta", H, 2, ("chunk",), {"num_householder": 2},
-    ),
-}  # fmt: skip
-EACH = pytest.mark.parametrize("name", CASES)
+NAMES = ("comba", "gdn2", "iplr_delta_rule", "gated_oja_rule", "gated_delta_product")
+EACH = pytest.mark.parametrize("name", NAMES)
 
 
-def make(name, batch=B, heads=None):
-    _, names, own, more, _, _ = CASES[name]
-    x = twins.operands(heads or own, batch, more)
-    pairs = (pair.partition("=") for pair in names.split())
-    return {key: x[given or key] for key, _, given in pairs}
-
-
-def start_of(x, n=None, seed=20):
-    return rand(n or len(x["v"]), x["v"].shape[2], K, V, seed=seed)
+def make(name):
+    return FAMILIES[name].make(B)
 
 
 def call(name, x, form="chunk", **options):
-    return getattr(fla, f"{form}_{name}")(**x, **CASES[name][-1], **options)
-
-
-@EACH
-def test_against_the_twin(name):
-    x = {key: y.requires_grad_() for key, y in make(name).items()}
-    start = start_of(x).requires_grad_()
-    want, state = CASES[name][0](**x, start=start)
-    weight = rand(*want.shape, seed=30)
-    also = [*x.values(), start]
-    expected = torch.autograd.grad((want * weight).sum() + state.square().sum(), also)
-    for form in CASES[name][4]:
-        o, s = call(name, x, form, initial_state=start, output_final_state=True)
-        near(o, want, 1e-13)
-        near(s, state, 1e-13)
-        assert o.is_contiguous() and s.is_contiguous()
-        found = torch.autograd.grad((o * weight).sum() + s.square().sum(), also)
-        for y, z in zip(found, expected, strict=True):
-            near(y, z, 1e-12)
-        alone, nothing = call(name, x, form)
-        assert nothing is None
-        want_alone, _ = CASES[name][0](**x, start=torch.zeros_like(start))
-        near(alone, want_alone, 1e-13)
-
-
-@EACH
-def test_packed(name):
-    """With cu_seqlens, an empty sequence among them, as one by one."""
-    x = make(name, batch=1)
-    starts = start_of(x, 3)
-    for form in CASES[name][4]:
-        o, s = call(name, x, form, cu_seqlens=torch.tensor(CUTS), initial_state=starts,
-                    output_final_state=True)  # fmt: skip
-        again, _ = call(name, x, form, cu_seqlens=list(CUTS), initial_state=starts)
-        assert torch.equal(o, again)
-        for i, (begin, end) in enumerate(pairwise(CUTS)):
-            if begin == end:
-                close(s[i], starts[i], atol=0.0)
-                continue
-            part = {key: y[:, begin * (n := y.shape[1] // T) : end * n] for key, y in x.items()}
-            want, state = CASES[name][0](**part, start=starts[i : i + 1])
-            near(o[:, begin:end], want, 1e-13)
-            near(s[i : i + 1], state, 1e-13)
-
-
-@EACH
-def test_sixteen_bits(name):
-    x = {key: y.bfloat16() for key, y in make(name).items()}
-    wide = {key: y.double() for key, y in x.items()}
-    want, state = CASES[name][0](**wide, start=torch.zeros_like(start_of(x)))
-    mixed = {key: y.float() if key in ("g", "beta", "b", "w") else y for key, y in x.items()}
-    for given in (x, mixed):
-        o, s = call(name, given, output_final_state=True)
-        assert o.dtype is torch.bfloat16 and s.dtype is torch.float32
-        # the products of strengths with tokens are rounded to 16 bits as well
-        near(o.double(), want, 2**-6)
-        near(s.double(), state, 2**-6)
+    return FAMILIES[name].run(form, x, **options)
 
 
 @EACH
@@ -113,7 +38,7 @@ def test_norms(name):
     x = make(name)
     raw = {key: 3 * y if key in ("q", "k", "p") else y for key, y in x.items()}
     same = {key: norm(y) if key in ("q", "k", "p") else y for key, y in raw.items()}
-    for form in CASES[name][4]:
+    for form in FAMILIES[name].forms:
         o, _ = call(name, raw, form, use_qk_l2norm_in_kernel=True)
         want, _ = call(name, same, form)
         near(o, want, 1e-13)
@@ -129,16 +54,11 @@ def test_gates_of_gdn2():
         ({}, -rate * torch.nn.functional.softplus(shifted)),
         ({"lower_bound": -4.0}, -4.0 * (rate * shifted).sigmoid()),
     ):
-        want, _ = twins.gdn2(**x | {"g": g}, start=torch.zeros_like(start_of(x)))
-        for form in CASES["gdn2"][4]:
+        want, _ = twins.gdn2(**x | {"g": g}, start=torch.zeros(B, 2 * H, K, V))
+        for form in FORMS:
             o, _ = call("gdn2", raw, form, use_gate_in_kernel=True, A_log=A_log, dt_bias=bias,
                         **more)  # fmt: skip
             close(o, want, atol=1e-12)
-    first = start_of(x)
-    o, s = call("gdn2", x, initial_state=first, output_final_state=True)
-    again, turned = call("gdn2", x, initial_state=first.mT, output_final_state=True,
-                         state_v_first=True)  # fmt: skip
-    assert torch.equal(o, again) and torch.equal(s, turned.mT)
 
 
 def test_what_may_be_left_out():
@@ -212,7 +132,7 @@ def _naive(family, function, **options):
 
 
 @fla_package.NEEDED
-@pytest.mark.parametrize("name", [x for x in CASES if x != "gated_oja_rule"])  # fla has none
+@pytest.mark.parametrize("name", [x for x in NAMES if x != "gated_oja_rule"])  # fla has none
 def test_against_fla(name):
     """fla's own references; of Comba's, the recurrent one reads the decayed state, as no kernel."""
     run = {
@@ -224,7 +144,7 @@ def test_against_fla(name):
             num_householder=2,
         ),
     }[name]  # fmt: skip
-    x = {key: y.float().requires_grad_() for key, y in make(name, heads=H).items()}
+    x = {key: y[:, :, :H].float().requires_grad_() for key, y in make(name).items()}
     want, state = run(**x)
     o, s = call(name, x, output_final_state=True)
     near(o, want, 1e-5)

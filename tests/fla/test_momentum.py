@@ -1,7 +1,6 @@
 """The delta rule with momentum in linattn.torch.fla."""
 
 import importlib
-from itertools import pairwise
 
 import fla_package
 import fla_twins as twins
@@ -9,48 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from fla_cases import CUTS, B, H, K, T, V, norm, rand  # noqa: E402
+from fla_cases import B, norm  # noqa: E402
+from fla_families import FAMILIES  # noqa: E402
 from fla_twins import near  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import fla  # noqa: E402
 
-FORMS = "chunk", "fused_recurrent"
-PLAIN = {"use_qk_l2norm_in_kernel": False, "use_p_times_alpha": False}
-TOLERANCE = 1e-13
+FAMILY = FAMILIES["momentum_delta_rule"]
 
 
-def make(batch=B):
-    """Keys have norm 1, so that the memory stays bounded."""
-    q, k, v = rand(batch, T, H, K), norm(rand(batch, T, H, K, seed=1)), rand(batch, T, H, V, seed=2)
-    gates = {
-        "log_alpha": -rand(batch, T, H, seed=3).abs(), "log_mu": -rand(batch, T, H, seed=4).abs(),
-        "beta": rand(batch, T, H, seed=5).sigmoid(), "eta": rand(batch, T, H, seed=6).sigmoid(),
-    }  # fmt: skip
-    return {"q": q, "k": k, "v": v, "p": norm(rand(batch, T, H, K, seed=7))} | gates
-
-
-def start(n=B):
-    return rand(2, n, H, K, V, seed=8)
-
-
-def call(x, form="chunk", **options):
-    return getattr(fla, f"{form}_momentum_delta_rule")(**x, **options)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_against_the_twin(form):
-    x, first = {key: y.requires_grad_() for key, y in make().items()}, start().requires_grad_()
-    want, last = twins.momentum(**x, start=first)
-    o, end = call(x, form, initial_state=first, output_final_state=True, **PLAIN)
-    assert o.is_contiguous()
-    near(o, want, TOLERANCE)
-    near(end, last, TOLERANCE)
-    leaves = [*x.values(), first]
-    expected = torch.autograd.grad(want.square().sum() + last.square().sum(), leaves)
-    found = torch.autograd.grad(o.square().sum() + end.square().sum(), leaves)
-    for y, z in zip(found, expected, strict=True):
-        near(y, z, TOLERANCE)
+def make():
+    return FAMILY.make(B)
 
 
 def test_norms_and_decayed_reads():
@@ -59,7 +28,8 @@ def test_norms_and_decayed_reads():
     x |= {key: 3 * x[key] for key in "qkp"}
     same = x | {key: norm(x[key]) for key in "qkp"}
     same["p"] = x["log_alpha"].exp()[..., None] * same["p"]
-    near(call(x)[0], twins.momentum(**same, start=0 * start())[0], TOLERANCE)
+    o, _ = fla.chunk_momentum_delta_rule(**x)
+    near(o, twins.momentum(**same, start=0 * FAMILY.starts(B))[0], 1e-13)
 
 
 def test_what_is_left_out():
@@ -67,24 +37,11 @@ def test_what_is_left_out():
     x = make()
     few = {key: x[key] for key in ("q", "k", "v", "log_alpha", "log_mu")}
     one = torch.ones_like(x["beta"])
-    o, end = call(few, scale=0.5, **PLAIN)
+    o, end = FAMILY.run("chunk", few, scale=0.5)
     assert end is None
-    want, _ = call(few | {"p": x["k"], "beta": one, "eta": one}, scale=0.5, **PLAIN)
+    whole = few | {"p": x["k"], "beta": one, "eta": one}
+    want, _ = FAMILY.run("chunk", whole, scale=0.5)
     assert torch.equal(o, want)
-
-
-def test_packed():
-    x, first = make(1), start(3)
-    o, end = call(x, initial_state=first, output_final_state=True, cu_seqlens=list(CUTS), **PLAIN)
-    for i, (begin, last) in enumerate(pairwise(CUTS)):
-        own = first[:, i : i + 1]
-        if begin == last:
-            assert torch.equal(end[:, i : i + 1], own)
-            continue
-        part = {key: y[:, begin:last] for key, y in x.items()}
-        want, state = twins.momentum(**part, start=own)
-        near(o[:, begin:last], want, TOLERANCE)
-        near(end[:, i : i + 1], state, TOLERANCE)
 
 
 @fla_package.NEEDED
@@ -105,15 +62,6 @@ def test_layer_of_fla():
     near(torch.cat(out, 1), whole, 1e-5)
 
 
-def test_16_bits():
-    """As in fla the output has the dtype of q, k and v, and the state float32."""
-    x = {key: y.bfloat16() if key in "qkvp" else y.float() for key, y in make().items()}
-    o, end = call(x, output_final_state=True, **PLAIN)
-    assert (o.dtype, end.dtype) == (torch.bfloat16, torch.float32)
-    wide = {key: y.double() for key, y in x.items()}
-    near(o.double(), twins.momentum(**wide, start=0 * start())[0], 2**-7)
-
-
 @pytest.mark.parametrize(
     ("argument", "value", "error"),
     [
@@ -121,10 +69,14 @@ def test_16_bits():
         ("log_mu", lambda x: x["q"], r"log_mu has shape .*; expected \(2, 11, 3\), \[B, T, H\]"),
         ("eta", lambda x: 1.0, "eta is a float; expected a tensor"),
         ("v", lambda x: torch.cat([x["v"]] * 2, 2), "v has shape"),
-        ("initial_state", lambda x: start()[0], r"initial_state has shape .*\[2, N, H, K, V\]"),
+        (
+            "initial_state",
+            lambda x: FAMILY.starts(B)[0],
+            r"initial_state has shape .*\[2, N, H, K, V\]",
+        ),
     ],
 )
 def test_errors(argument, value, error):
     x = make()
     with pytest.raises((ValueError, TypeError), match=f"chunk_momentum_delta_rule: {error}"):
-        call(x | {argument: value(x)})
+        fla.chunk_momentum_delta_rule(**x | {argument: value(x)})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output
 
 pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
@@ -21,11 +20,7 @@ NAMES = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RW
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_against_the_kernels_of_fla(name):
-    run = subprocess.run(
-        [sys.executable, str(PROGRAM), name], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    found, logits, gradients = run.stdout.split()
+    found, logits, gradients = output(PROGRAM, name).split()
     assert found == name
     # float32 over two layers; kernels of chunks round differently
     assert float(logits) < 1e-5 and float(gradients) < 1e-4

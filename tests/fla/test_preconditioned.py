@@ -1,75 +1,26 @@
 """Preconditioned delta rules in linattn.torch.fla."""
 
-from itertools import pairwise
-
 import fla_package
 import fla_twins as twins
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from fla_cases import CUTS, B, H, K, T, V, norm, rand  # noqa: E402
+from fla_cases import B, H, K, T, V, norm, rand  # noqa: E402
+from fla_families import FAMILIES, FORMS  # noqa: E402
 from fla_twins import near  # noqa: E402
 
 from linattn.torch import fla  # noqa: E402
 
 EACH = pytest.mark.parametrize("name", ["gated_delta_rule", "kda"])
-FORMS = ("chunk", "fused_recurrent")
 
 
-def make(name, batch=B, heads=2 * H):
-    x = twins.operands(heads, batch)
-    return {key: x[key] for key in ("q", "k", "v", "beta")} | {
-        "g": x["gk" if name == "kda" else "g"], "g_atk": -rand(batch, T, H, seed=13).abs(),
-        "beta_atk": rand(batch, T, H, seed=14).sigmoid(),
-    }  # fmt: skip
-
-
-def starts(n=B):
-    return rand(n, 2 * H, K, V, seed=20), rand(n, H, K, seed=21).abs()
+def make(name):
+    return FAMILIES[f"precond_{name}"].make(B)
 
 
 def call(name, tokens, form="chunk", start=(None, None), **options):
-    options = {"use_qk_l2norm_in_kernel": False} | options
-    run = getattr(fla, f"{form}_precond_{name}")
-    return run(**tokens, initial_state=start[0], initial_A_state=start[1], **options)
-
-
-@EACH
-def test_against_the_twin(name):
-    x = {key: y.requires_grad_() for key, y in make(name).items()}
-    start = [y.requires_grad_() for y in starts()]
-    want, state = twins.preconditioned(**x, start=start)
-    also = [*x.values(), *start]
-    expected = torch.autograd.grad(want.square().sum() + sum(y.square().sum() for y in state), also)
-    for form in FORMS:
-        o, *end = call(name, x, form, start, output_final_state=True)
-        near(o, want, 1e-13)
-        found = torch.autograd.grad(o.square().sum() + sum(y.square().sum() for y in end), also)
-        for y, z in zip((*end, *found), (*state, *expected), strict=True):
-            near(y, z, 1e-11)
-        _, *nothing = call(name, x, form)
-        assert nothing == [None, None]
-        o, s, _ = call(name, x, form, (start[0].mT, start[1]), output_final_state=True,
-                       transpose_state_layout=True)  # fmt: skip
-        near(o, want, 1e-13)
-        near(s.mT, end[0], 1e-13)
-
-
-@EACH
-def test_packed(name):
-    x, start = make(name, 1), starts(3)
-    o, *end = call(name, x, start=start, output_final_state=True, cu_seqlens=list(CUTS))
-    for i, (begin, last) in enumerate(pairwise(CUTS)):
-        own = [y[i : i + 1] for y in start]
-        if begin == last:
-            assert all(torch.equal(y[i : i + 1], z) for y, z in zip(end, own, strict=True))
-            continue
-        part = {key: y[:, begin:last] for key, y in x.items()}
-        want, state = twins.preconditioned(**part, start=own)
-        near(o[:, begin:last], want, 1e-13)
-        for y, z in zip(end, state, strict=True):
-            near(y[i : i + 1], z, 1e-13)
+    return FAMILIES[f"precond_{name}"].run(form, tokens, start, **options)
 
 
 @EACH
@@ -82,14 +33,9 @@ def test_options(name):
     want, _ = twins.preconditioned(**same, start=none, x=2.0, eps=0.1,
                                    center=center[:, None])  # fmt: skip
     for form in FORMS:
-        o, _, _ = call(name, raw, form, use_qk_l2norm_in_kernel=True, x=2.0, eps=0.1,
+        o, _ = call(name, raw, form, use_qk_l2norm_in_kernel=True, x=2.0, eps=0.1,
                        log_atk_scale=center)  # fmt: skip
         near(o, want, 1e-13)
-    few = {key: y.bfloat16() for key, y in x.items()}
-    o, s, a = call(name, few, output_final_state=True)
-    assert o.dtype is torch.bfloat16 and s.dtype is a.dtype is torch.float32
-    wide = {key: y.double() for key, y in few.items()}
-    near(o.double(), twins.preconditioned(**wide, start=none)[0], 2**-6)
 
 
 def test_gates():
@@ -109,7 +55,7 @@ def test_gates():
     decays = -A_log.exp()[:, None] * torch.nn.functional.softplus(raw)
     want, _ = twins.preconditioned(**x, g=decays, start=none)
     for form in FORMS:
-        o, _, _ = call("kda", x | {"g": raw}, form, use_gate_in_kernel=True, A_log=A_log)
+        o, _ = call("kda", x | {"g": raw}, form, use_gate_in_kernel=True, A_log=A_log)
         near(o, want, 1e-12)
 
 
@@ -130,11 +76,11 @@ def test_errors():
 @fla_package.NEEDED
 @EACH
 def test_against_fla(name):
-    x = {key: y.float() for key, y in make(name, heads=H).items()}
+    x = {key: y[:, :, :H].float() for key, y in make(name).items()}
     family = f"precond_{name}"
     naive = getattr(fla_package.naive(family), f"naive_recurrent_{family}")
     want, s, a = naive(**x, output_final_state=True)
-    o, *state = call(name, x, output_final_state=True)
+    o, state = call(name, x, output_final_state=True)
     near(o, want, 1e-5)
     for y, z in zip(state, (s, a), strict=True):
         near(y, z, 1e-5)

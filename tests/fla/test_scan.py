@@ -1,65 +1,19 @@
 """HGRN and RWKV-4 in linattn.torch.fla."""
 
-from itertools import pairwise
-
 import fla_package
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from fla_cases import CUTS, B, T, rand  # noqa: E402
-from fla_twins import near, recur  # noqa: E402
+from fla_families import FAMILIES, D  # noqa: E402
+from fla_twins import near  # noqa: E402
 
 from linattn.torch import fla  # noqa: E402
 
-D = 7
-EACH = pytest.mark.parametrize("run", [fla.chunk_hgrn, fla.fused_recurrent_hgrn])
 
-
-def twin(x, g, start):
-    def step(h, x, g):
-        h = g.exp() * h + x
-        return h, h
-
-    return recur(step, start, x, g)
-
-
-def make(batch=B):
-    return rand(batch, T, D), -rand(batch, T, D, seed=1).abs()
-
-
-@EACH
-def test_against_the_twin(run):
-    x, g = (y.requires_grad_() for y in make())
-    start = rand(B, D, seed=2).requires_grad_()
-    o, s = run(x, g, initial_state=start, output_final_state=True)
-    want, state = twin(x, g, start)
-    near(o, want, 1e-14)
-    near(s, state, 1e-14)
-    also = x, g, start
-    expected = torch.autograd.grad(want.square().sum() + state.sum(), also)
-    for y, z in zip(torch.autograd.grad(o.square().sum() + s.sum(), also), expected, strict=True):
-        near(y, z, 1e-13)
-    o, nothing = run(x, g)
-    assert nothing is None
-    near(o, twin(x, g, torch.zeros(B, D))[0], 1e-14)
-    o, s = run(x.bfloat16(), g.float(), output_final_state=True)
-    assert o.dtype is torch.bfloat16 and s.dtype is torch.float32
-    near(o.double(), twin(x.bfloat16().double(), g, torch.zeros(B, D))[0], 2**-8)
-
-
-def test_packed():
-    x, g = make(1)
-    starts = rand(3, D, seed=2)
-    o, s = fla.fused_recurrent_hgrn(x, g, starts, True, cu_seqlens=list(CUTS))
-    assert s.shape == starts.shape
-    for i, (begin, end) in enumerate(pairwise(CUTS)):
-        if begin == end:
-            assert torch.equal(s[i], starts[i])
-            continue
-        want, state = twin(x[:, begin:end], g[:, begin:end], starts[i : i + 1])
-        near(o[:, begin:end], want, 1e-14)
-        near(s[i : i + 1], state, 1e-14)
+def make():
+    return FAMILIES["hgrn"].make(B).values()
 
 
 def test_errors():

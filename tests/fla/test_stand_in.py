@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from processes import output
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("ml_dtypes")
@@ -195,10 +195,7 @@ def test_the_tests_of_modules():
         "sys.exit(pytest.main(['-q', '-n', '0', '-p', 'no:cacheprovider', sys.argv[1]]))\n"
     )
     file = Path(__file__).with_name("test_patch_modules.py")
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout
+    assert " passed" in output("-c", program, file)
 
 
 def test_gates():
@@ -286,10 +283,7 @@ def test_programs_without_fla(tmp_path):
         "import os, sys\nsys.modules['fla'] = None\nos.environ['LINATTN_PATCH'] = 'fla'\n"
         "from linattn.torch.__main__ import main\nmain(sys.argv[1:])\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(script)], capture_output=True, text=True, check=False
-    )
-    assert run.stdout == f"{fla.__version__}\n", run.stderr
+    assert output("-c", program, script) == f"{fla.__version__}\n"
 
 
 def test_errors():

@@ -17,10 +17,6 @@ INDICES = np.array([5, 0, 3])
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
-def copy(state):
-    return apply(np.array, state)
-
-
 WRONG = [
     (np.array([5.0, 0, 3]), TypeError, "state_indices has dtype float64; expected integers"),
     (np.array([True, False, True]), TypeError, "state_indices has dtype bool; expected integers"),
@@ -36,7 +32,7 @@ WRONG = [
 @pytest.mark.parametrize(("indices", "error", "message"), WRONG)
 def test_wrong_indices(case, indices, error, message):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before = copy(pool)
+    before = apply(np.array, pool)
     with pytest.raises(error, match=f"^{case.step}: {message}"):
         case.one_step(operands, 0, pool, state_indices=indices)
     with pytest.raises(error, match=f"^{case.name}: {message}"):
@@ -50,7 +46,7 @@ def test_wrong_indices(case, indices, error, message):
 @every_recurrence
 def test_wrong_pools(case):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before = copy(pool)
+    before = apply(np.array, pool)
 
     def refused(given, error, words, arrays=operands):
         for call in (
@@ -68,7 +64,7 @@ def test_wrong_pools(case):
     refused("pool", TypeError, "is a str; expected")
     if case.name != "causal_conv1d":
         refused(pool[0], TypeError, rf"is a ndarray; expected a linattn.{type(pool).__name__}\(")
-    fixed = copy(pool)
+    fixed = apply(np.array, pool)
     for x in flat(fixed):
         x.flags.writeable = False
     refused(fixed, ValueError, "is read-only; expected a writeable array")

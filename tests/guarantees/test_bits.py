@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from layouts import LAYOUTS
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, SHARED, apply, first_of
+from table import ALL, BLOCKS, CASES, FIRST, SHARED, apply
 
 from linattn import reference
 
@@ -222,9 +222,11 @@ def test_layouts_of_a_step(case, layout, dtype):
     assert_same((got, after), (o, state))
 
 
-@pytest.mark.parametrize("case", first_of(FIRST), ids=str)
-def test_threads_of_steps(case, threads):
-    operands, start = case.operands((300,), 1, d=33, m=40), case.state((300,), d=33, m=40)
+@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize(("heads", "d", "m", "dtype"), [(300, 33, 40, "f8"), (70, 64, 130, "f4")])
+def test_threads_of_steps(case, threads, heads, d, m, dtype):
+    sizes = {"d": d, "m": m, "dtype": dtype}
+    operands, start = case.operands((heads,), 1, **sizes), case.state((heads,), **sizes)
     threads(1)
     expected = case.one_step(operands, 0, start)
     for count in (2, 3):

@@ -160,10 +160,7 @@ MUTANTS = {
         _with(ref.noncausal, feature_map=maps.DPFP(nu=2, normalize=False)),
         _dpfp("noncausal"),
     ),
-    "DPFP without eps": (
-        _with(ref.causal, feature_map=maps.DPFP(nu=2, eps=0.0)),
-        _dpfp("causal"),
-    ),
+    "DPFP without eps": (_with(ref.causal, feature_map=maps.DPFP(nu=2, eps=0.0)), _dpfp("causal")),
     "DPFP's sum has no gradient": (
         _with(ref.causal_backward, feature_map=_SumHasNoGradient(nu=2)),
         _dpfp("causal_backward"),

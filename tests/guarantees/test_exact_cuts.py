@@ -123,19 +123,17 @@ def test_bfloat16(case):
 
 
 @EACH
-def test_threads_and_stages(case):
+def test_threads_and_stages(threads, case):
     """The pieces may be computed by any number of threads, in stages or not."""
     operands = case.operands((2,), N, d=20, m=40, dtype="float32", gates="resets")
     o, last = case.forward(operands, **EXACT)
-    threads = linattn.get_num_threads()
     for count, chunks in ((1, 0), (2, 0), (2, 3), (3, 64)):
-        linattn.set_num_threads(count)
+        threads(count)
         before = _linattn.force_stages(chunks)
         try:
             found, end = in_pieces(case, operands, random_cuts(np.random.default_rng(count)))
         finally:
             _linattn.force_stages(before)
-            linattn.set_num_threads(threads)
         assert same(found, o)
         assert same(arrays(end), arrays(last))
 

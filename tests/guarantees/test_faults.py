@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import output
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
@@ -29,13 +30,8 @@ def shim(tmp_path_factory):
 
 
 def run(shim, *arguments, script="faults.py", timeout=300):
-    done = subprocess.run(
-        [sys.executable, SUPPORT / script, *arguments],
-        env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONMALLOC": "malloc"},
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr}"
-    return done.stdout.strip()
+    environment = {"LD_PRELOAD": str(shim), "PYTHONMALLOC": "malloc"}
+    return output(SUPPORT / script, *arguments, timeout=timeout, **environment).strip()
 
 
 def test_memory(shim):

@@ -30,10 +30,6 @@ def wide(state):
     return apply(lambda x: x.astype(np.float32), state)
 
 
-def copy(state):
-    return apply(np.array, state)
-
-
 def by_columns(x):
     return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if x.ndim > 1 else x
 
@@ -69,24 +65,20 @@ def test_bits(case, half, dtype, sizes):
             assert same(case.one_step(operands, t, given), (o, narrow(after, half)))
             assert same(given, state)
             assert same(case.one_step(operands, t, given, in_place=True)[0], o)
-            assert same(copy(given), narrow(after, half))
+            assert same(apply(np.array, given), narrow(after, half))
         state = narrow(after, half)
 
 
 @every_case
 @halves
-def test_positions_and_threads(case, half):
+def test_positions_and_threads(threads, case, half):
     """Bits depend neither on the place in the batch nor on the number of threads."""
     operands = case.operands((40, 2), 1, d=32, m=48, dtype="float32")
     state = narrow(case.state((40, 2), dtype="float32", d=32, m=48), half)
-    threads = linattn.get_num_threads()
-    try:
-        results = []
-        for count in (1, 2, 5):
-            linattn.set_num_threads(count)
-            results.append(case.one_step(operands, 0, state))
-    finally:
-        linattn.set_num_threads(threads)
+    results = []
+    for count in (1, 2, 5):
+        threads(count)
+        results.append(case.one_step(operands, 0, state))
     assert same(results[0], results[1])
     assert same(results[0], results[2])
     shared = {"weight", "bias", "A", "D", "dt_bias", "grad_out"}
@@ -100,7 +92,7 @@ def test_positions_and_threads(case, half):
 def test_rows_of_a_pool(case, half):
     operands = case.operands(LEAD, 2, dtype=half)
     pool = narrow(case.state((7, 2), dtype="float32"), half)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     others = np.setdiff1d(np.arange(7), INDICES)
     for t in range(2):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
@@ -115,7 +107,7 @@ def test_rows_of_a_pool(case, half):
 @halves
 def test_float64_tokens_are_refused(case, half):
     operands, state = case.operands(LEAD, 1), narrow(case.state(LEAD), half)
-    before = copy(state)
+    before = apply(np.array, state)
     for more in ({}, {"in_place": True}):
         with pytest.raises(TypeError, match=f"has dtype {half}; expected float64$"):
             case.one_step(operands, 0, state, **more)
@@ -204,8 +196,7 @@ def fused_call(kind, operands, state, options, **more):
 
 
 @pytest.mark.parametrize(
-    ("kind", "layer"),
-    [(x, y) for x in KINDS for y in LAYERS if x == KINDS[0] or not y.by_channel],
+    ("kind", "layer"), [(x, y) for x in KINDS for y in LAYERS if x == KINDS[0] or not y.by_channel]
 )
 @halves
 def test_fused(kind, half, layer):
@@ -222,7 +213,7 @@ def test_fused(kind, half, layer):
         assert same(result, o)
         assert same(rows(pool, indices), expected)
         assert same(rows(pool, [2, 3]), given)
-        own = copy(given)
+        own = apply(np.array, given)
         assert same(fused_call(kind, operands, own, options, in_place=True)[0], o)
         assert same(own, expected)
 

@@ -2,10 +2,10 @@
 
 import os
 import sys
-import tracemalloc
 
 import numpy as np
 import pytest
+from memory import traced
 from table import ATTENTION
 
 import linattn
@@ -13,14 +13,9 @@ import linattn
 pytestmark = pytest.mark.any_isa
 
 SCRIPT = """
-import resource, sys
 import linattn, numpy as np
+from memory import peak
 MIB = 2**20
-
-def peak():
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
 linattn.set_num_threads(2)
 n, d = {n}, 64
 shape, view = ((n, 2, d), (-2, -3)) if {token_major} else ((2, n, d), (0, 0))
@@ -76,24 +71,15 @@ def test_no_states_where_none_is_asked_for(rule, way, dtypes):
     )
     copies = sum(x.nbytes for x in (*arrays.values(),)) if dtypes != "f4" else 0
     for call in calls:
-        call()
-        tracemalloc.start()
-        result = call()
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+        peak, result = traced(call)
         new = sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
         states = 200 * 64 * 64 * operands["v"].itemsize
         assert peak - new - copies < states / 4
 
 
 GRADIENTS = """
-import resource, sys
 import linattn, numpy as np
-
-def peak():
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
+from memory import peak
 linattn.set_num_threads(2)
 n, d = 2**18, 64
 q, v, c = (np.full((n, d), 0.125, "f4") for _ in range(3))
@@ -114,6 +100,7 @@ print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
         ("gated_delta", ["n, -0.1"], 16), ("gated_delta", ["n, -60.0"], 16),
         ("gated_delta", ["n, -1e30"], 26), ("gated_delta", ["(n, d), -0.1"], 16),
         ("gated_delta", ["(n, d), -70.0"], 40),
+        ("momentum_delta", ["(n, d), 0.125", "n, -0.5", "n, -0.5", "n, 0.5"], 24),
     ],
 )  # fmt: skip
 def test_gradients_keep_few_states(interpreter, name, gates, mebibytes):

@@ -1,11 +1,10 @@
 """`state_indices`: states in the rows of a pool give the same bits as states of their own."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
+from memory import traced
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -22,16 +21,12 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
-def copy(state):
-    return apply(np.array, state)
-
-
 @every_case
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_steps(case, dtype):
     operands = case.operands((B, H), N, dtype=dtype)
     pool = case.state((P, H), dtype=dtype)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     for t in range(N):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
         expected, own = case.one_step(operands, t, own)
@@ -78,7 +73,7 @@ def test_layouts(case):
 @every_case
 def test_sequences(case):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     expected, last = case.forward(operands, initial_state=own)
     o = case.forward(operands, initial_state=pool, state_indices=INDICES, return_state=False)
     assert same(o, expected)
@@ -94,7 +89,7 @@ def test_sequences(case):
 def test_packed_sequences(case):
     bounds = [0, 2, 2, N]
     operands, pool = case.operands((H,), N), case.state((H, P))
-    before, own = copy(pool), rows(pool, INDICES, 1)
+    before, own = apply(np.array, pool), rows(pool, INDICES, 1)
     expected, last = case.forward(operands, initial_state=own, cu_seqlens=bounds)
     o, after = case.forward(operands, initial_state=pool, state_indices=INDICES, cu_seqlens=bounds)
     assert after is pool
@@ -106,7 +101,7 @@ def test_packed_sequences(case):
 @every_case
 def test_gradients(case):
     operands, pool = case.operands((B, H), N), case.state((P, H))
-    before, last = copy(pool), case.state((B, H), seed=3)
+    before, last = apply(np.array, pool), case.state((B, H), seed=3)
     own = rows(pool, INDICES)
     for more in ({}, {"grad_state": last}):
         expected = case.backward(operands, initial_state=own, **more)
@@ -130,7 +125,7 @@ def test_complex_scan():
     rng = np.random.default_rng(0)
     a, x = (rng.standard_normal((B, N, 4)) + 1j * rng.standard_normal((B, N, 4)) for _ in range(2))
     pool = State(rng.standard_normal((P, 4)) * 1j)
-    before, own = copy(pool), rows(pool, INDICES)
+    before, own = apply(np.array, pool), rows(pool, INDICES)
     expected, last = linattn.linear_scan(a, x, initial_state=own, return_state=True)
     o, after = linattn.linear_scan(
         a, x, initial_state=pool, state_indices=INDICES, return_state=True
@@ -166,7 +161,7 @@ def test_maps_that_are_objects(feature_map, normalize):
     assert same([o, rows(pool, INDICES)], expected)
 
 
-def test_threads():
+def test_threads(threads):
     """Rows of large pools, by several threads: the same bits."""
     rng = np.random.default_rng(0)
     indices = rng.permutation(100)[:70]
@@ -174,17 +169,13 @@ def test_threads():
     pool = State(rng.standard_normal((100, 4, 64, 64)).astype(np.float32))
     own = rows(pool, indices)
     expected = linattn.step(q, k, v, own, normalize=False)
-    threads = linattn.get_num_threads()
-    try:
-        for count in (1, 3):
-            linattn.set_num_threads(count)
-            given = copy(pool)
-            o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
-            assert same([o, rows(given, indices)], expected)
-            others = np.setdiff1d(np.arange(100), indices)
-            assert same(rows(given, others), rows(pool, others))
-    finally:
-        linattn.set_num_threads(threads)
+    others = np.setdiff1d(np.arange(100), indices)
+    for count in (1, 3):
+        threads(count)
+        given = apply(np.array, pool)
+        o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
+        assert same([o, rows(given, indices)], expected)
+        assert same(rows(given, others), rows(pool, others))
 
 
 @every_recurrence
@@ -239,32 +230,28 @@ def test_steps_against_the_twin(case):
 
 
 @every_case
-@pytest.mark.parametrize("threads", [1, 3])
-def test_sequences_in_place(case, threads):
+@pytest.mark.parametrize("count", [1, 3])
+def test_sequences_in_place(threads, case, count):
     """Heads enough for all threads: states are updated in their rows, with the same bits."""
     lead, widths, indices = (3, 8), {"d": 20, "m": 70}, np.array([4, 1, 3])
-    usual = linattn.get_num_threads()
-    try:
-        linattn.set_num_threads(threads)
-        for n in (0, 1, 3, 40, 130):
-            operands = case.operands(lead, n, dtype="float32", **widths)
-            pool = case.state((5, 8), dtype="float32", **widths)
-            before, own = copy(pool), rows(pool, indices)
-            expected = case.forward(operands, initial_state=own)
-            o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
-            assert same([o, rows(pool, indices)], expected)
-            assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
-            one = {"initial_state": before, "state_indices": indices[:1]}
-            first = {
-                name: x[:1] if x.ndim > len(case.letters.get(name, "nm")) else x
-                for name, x in operands.items()
-            }
-            o, _ = case.forward(first, **one)
-            assert same(
-                [o, rows(before, indices[:1])], case.forward(first, initial_state=rows(own, [0]))
-            )
-    finally:
-        linattn.set_num_threads(usual)
+    threads(count)
+    for n in (0, 1, 3, 40, 130):
+        operands = case.operands(lead, n, dtype="float32", **widths)
+        pool = case.state((5, 8), dtype="float32", **widths)
+        before, own = apply(np.array, pool), rows(pool, indices)
+        expected = case.forward(operands, initial_state=own)
+        o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
+        assert same([o, rows(pool, indices)], expected)
+        assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
+        one = {"initial_state": before, "state_indices": indices[:1]}
+        first = {
+            name: x[:1] if x.ndim > len(case.letters.get(name, "nm")) else x
+            for name, x in operands.items()
+        }
+        o, _ = case.forward(first, **one)
+        assert same(
+            [o, rows(before, indices[:1])], case.forward(first, initial_state=rows(own, [0]))
+        )
 
 
 @pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
@@ -281,13 +268,7 @@ def test_no_state_is_allocated(case, n):
         else:
             case.forward(operands, initial_state=pool, **options)
 
-    call()
-    tracemalloc.start()
-    try:
-        call()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak, _ = traced(call)
     tokens = sum(x.nbytes for x in operands.values())  # which the test takes from the sequence
     assert peak < 2 * tokens + 2**13
 

@@ -161,8 +161,7 @@ def test_packed_is_a_loop_over_sequences():
         np.testing.assert_array_equal(last.z[:, r], state.z)
     out = ref_delta.delta(q, k, v, beta, cu_seqlens=ends)
     np.testing.assert_array_equal(
-        out[..., 4:, :],
-        ref_delta.delta(q[..., 4:, :], k[..., 4:, :], v[..., 4:, :], beta[..., 4:]),
+        out[..., 4:, :], ref_delta.delta(q[..., 4:, :], k[..., 4:, :], v[..., 4:, :], beta[..., 4:])
     )
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from cases import MAPS, SIGNED, VARIANTS
+from cases import SIGNED, VARIANTS
 from states import assert_same, check, state, tokens
 
 import linattn
@@ -35,29 +35,6 @@ def test_against_the_twin(name, feature_map, normalize, dtype):
         operands, options = case(n, d, m, (), dtype, feature_map, normalize, grad=name != "causal")
         for x in check(name, operands, **options):
             assert x.dtype == dtype
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gufuncs(normalize):
-    """r sequences and their states, as the wrappers call them."""
-    suffix = "" if normalize else "_sum"
-    numbers = (0.4, 0.01) if normalize else (0.4,)
-    for feature_map in MAPS:
-        operands, options = case(
-            21, 6, 19, (2,), feature_map=feature_map, normalize=normalize, grad=True
-        )
-        start, last = options["initial_state"], options["grad_state"]
-        indices = ([0], [21], [21])
-        rows = [tuple(x[:, None] for x in given if x is not None) for given in (start, last)]
-        f = getattr(linattn.ufuncs, f"causal_state_{feature_map}{suffix}")
-        o, *end = f(*operands[:3], *numbers, *indices, *rows[0])
-        del options["grad_state"]
-        expected = linattn.causal(*operands[:3], **options, return_state=True)
-        assert_same([o, *(x[:, 0] for x in end)], expected)
-        f = getattr(linattn.ufuncs, f"causal_state_backward_{feature_map}{suffix}")
-        (*grads,) = f(*operands, *numbers, *indices, *rows[0], *rows[1])
-        expected = linattn.causal_backward(*operands, **options, grad_state=last)
-        assert_same([*grads[:3], *(x[:, 0] for x in grads[3:])], expected)
 
 
 def test_what_is_printed():

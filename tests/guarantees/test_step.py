@@ -1,11 +1,10 @@
 """One token at a time: equal to causal, in place where asked, on states of any layout."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from bounds import close
-from cases import MAPS, SIGNED, VARIANTS
+from cases import SIGNED, VARIANTS
+from memory import traced
 from states import assert_same, bound, compare, flat, oracle, state, tokens
 
 import linattn
@@ -36,12 +35,7 @@ def test_against_the_twin(feature_map, normalize, dtype):
     for lead in [(), (5,), (2, 3)]:
         for d, m in [(1, 1), (3, 4), (5, 33), (16, 64), (65, 20), (64, 65), (130, 129)]:
             operands, current = token(
-                lead,
-                d,
-                m,
-                dtype=dtype,
-                normalize=normalize,
-                positive=feature_map in SIGNED,
+                lead, d, m, dtype=dtype, normalize=normalize, positive=feature_map in SIGNED
             )
             result = flat(linattn.step(*operands, current, **options))
             expected = oracle("step", operands, state=current, **options)
@@ -51,13 +45,7 @@ def test_against_the_twin(feature_map, normalize, dtype):
 
 def test_in_place_allocates_no_state():
     operands, current = token((64,), 64, 64)
-    linattn.step(*operands, current, in_place=True)
-    tracemalloc.start()
-    try:
-        linattn.step(*operands, current, in_place=True)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak, _ = traced(lambda: linattn.step(*operands, current, in_place=True))
     assert peak < current.s.nbytes / 8  # the output alone, and small change
 
 
@@ -95,20 +83,3 @@ def test_narrow_operands(dtype):
         assert x.dtype == y.dtype
         close(x, y, atol=0, rtol=1e-5)
     assert_same(linattn.step(*operands, copy(current), in_place=True), (o, after))
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gufuncs(normalize):
-    numbers = (0.4, 0.01) if normalize else (0.4,)
-    for feature_map in MAPS:
-        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
-        operands, current = token((2, 3), 6, 19, normalize=normalize)
-        expected = linattn.step(*operands, current, **options)
-        f = getattr(linattn.ufuncs, f"step_{feature_map}{'' if normalize else '_sum'}")
-        before = copy(current)
-        assert_same(f(*operands, *numbers, *flat(current)), expected)
-        assert_same(current, before)
-        # Given as both, the state is updated in place.
-        f(*operands, *numbers, *flat(current), out=(None, *flat(current)))
-        assert_same(current, expected[1])
-    assert not any(name.startswith("_") for name in dir(linattn.ufuncs))

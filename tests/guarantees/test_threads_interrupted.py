@@ -69,22 +69,21 @@ def test_ctrl_c(operator, count, heads):
 
 
 UNCOVERED = """
-import resource, signal, sys
+import signal
 import linattn, numpy as np
+from memory import peak
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 linattn.set_num_threads(1)
-unit = 1 if sys.platform == "darwin" else 1024
-resident = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 q = np.broadcast_to(np.float32(1), (2 * 10**7, 64))
 none, state = np.zeros(0, np.intp), np.zeros((0, 64, 64), np.float32)
 f = linattn.ufuncs.causal_state_identity_sum
 out = np.empty((2 * 10**7, 64), np.float32)
-before = resident()
+before = peak()
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 try:
     f(q, q, q, 1.0, none, none, none, state, out=(out, None))
 except KeyboardInterrupt:
-    print((resident() - before) / out.nbytes)
+    print((peak() - before) / out.nbytes)
 """
 
 

@@ -3,18 +3,19 @@
 import inspect
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import table
 from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
+from processes import output
+from states import assert_same, flat
 
 import linattn
-from linattn._linattn import make_ufunc, ufunc_names
+from linattn._linattn import make_ufunc, operators, ufunc_names
 
 SIGNATURES = {
     "causal": "(n,d),(n,d),(n,m){}->(n,m)",
@@ -46,22 +47,88 @@ def test_is_a_ufunc(case):
         assert np.dtype(dtype).char * f.nin + "->" + np.dtype(dtype).char * f.nout in f.types
 
 
-@pytest.mark.parametrize("case", ALL, ids=names)
-def test_is_what_the_wrapper_calls(case):
-    f = getattr(linattn.ufuncs, case.ufunc)
-    for dtype in DTYPES:
-        case = case._replace(dtype=dtype, scale=0.5, eps=0.01)
-        operands = make(case)
-        expected, actual = call(linattn, case, operands), f(*operands, *case.scalars)
-        if not case.backward:
-            expected, actual = (expected,), (actual,)
-        for x, y in zip(actual, expected, strict=True):
-            assert x.dtype == dtype
-            np.testing.assert_array_equal(x, y)
+ROWS = [x for x in table.ALL if x.row is not None]
+
+
+def variants(case):
+    """The case with each map, normalised and not, and a gufunc of it by a part of its name."""
+    kind = "".join(
+        x.suffix
+        for x in case.row.operands
+        if x.suffix and case.letters.get(x.name, "") not in ("" if x.optional else x.dims, "")
+    )
+    for phi in MAPS if case.row.mapped else ("",):
+        for normalize in (True, False) if case.row.normalizer else (None,):
+            more = {} if normalize is None else {"normalize": normalize}
+            more |= {"feature_map": phi} if phi else {}
+            end = (f"_{phi}" if phi else "") + ("_sum" if normalize is False else "")
+
+            def gufunc(part, end=end):
+                name = "step" if case.step == part[1:] else f"{case.name}{kind}{part}"
+                return getattr(linattn.ufuncs, name + end)
+
+            yield case._replace(options=case.options | more), gufunc
+
+
+def numbers_of(case, *without):
+    """What gufuncs take after the arrays: numbers, and flags as numbers."""
+    without = {*without, *(["eps"] if case.options.get("normalize") is False else [])}
+    defaults = inspect.signature(getattr(linattn, case.name)).parameters
+    options = {x: case.options.get(x, y.default) for x, y in defaults.items()}
+    options["silu"] = options.get("activation") == "silu"
+    return [float(options[x]) for x in operators[case.name]["numbers"] if x not in without]
+
+
+LEAD, SIZES = (2, 3), {"d": 6, "m": 7}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", [x for x in table.ALL if x.row is not None], ids=str)
+def test_is_what_the_wrapper_calls(case, dtype):
+    """In the documented order of operands."""
+    lead = () if table.SHARED & {*case.letters} else LEAD  # else gradients are summed
+    operands = case.operands(lead, 19, dtype=dtype, **SIZES)
+    *given, grad_out = operands.values()
+    for one, gufunc in variants(case):
+        numbers = numbers_of(one)
+        assert_same(gufunc("")(*given, *numbers), one.call(operands))
+        assert_same(gufunc("_backward")(*given, grad_out, *numbers), one.backward(operands))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", table.CASES, ids=str)
+def test_states_are_what_the_wrapper_calls(case, dtype):
+    """Of r sequences, and of one token, whose state may be updated in place."""
+    lead = () if table.SHARED & {*case.letters} else LEAD
+    operands = case.operands(lead, 19, dtype=dtype, **SIZES)
+    *given, grad_out = operands.values()
+    bounds = [0], [19], *([[19]] if case.row.keys else [])
+
+    def same(found, result):
+        pairs = zip(found, flat(result), strict=True)
+        assert_same([x.reshape(y.shape) for x, y in pairs], flat(result))
+
+    for one, gufunc in variants(case):
+        numbers = numbers_of(one)
+        start, last = (one.state(lead, dtype=dtype, seed=x, **SIZES) for x in (1, 2))
+        rows, more = ([np.expand_dims(x, len(lead)) for x in flat(y)] for y in (start, last))
+        found = gufunc("_state")(*given, *numbers, *bounds, *rows)
+        same(found, one.forward(operands, initial_state=start))
+        found = gufunc("_state_backward")(*given, grad_out, *numbers, *bounds, *rows, *more)
+        same(found, one.backward(operands, initial_state=start, grad_state=last))
+        if case.reverse:
+            continue
+        token, fields = one.token(operands, 0).values(), flat(start)
+        numbers = numbers_of(one, "reverse")
+        expected = one.one_step(operands, 0, start)
+        assert_same(gufunc("_step")(*token, *numbers, *fields), expected)
+        gufunc("_step")(*token, *numbers, *fields, out=(None, *fields))
+        assert_same(fields, expected[1])
 
 
 def test_all_are_listed():
     assert {case.ufunc for case in ALL} <= set(dir(linattn.ufuncs))
+    assert not any(name.startswith("_") for name in dir(linattn.ufuncs))
     for name in dir(linattn.ufuncs):
         f = getattr(linattn.ufuncs, name)
         assert isinstance(f, np.ufunc)
@@ -85,7 +152,7 @@ assert list(linattn._core.gufuncs.ufuncs) == ["causal_elu"]
 linattn.ufuncs.delta_relu
 assert made() == ["delta_relu"]
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output("-c", program)
 
 
 def test_one_gufunc_for_all_threads():

@@ -1,12 +1,10 @@
 """linattn.jax under JAX's transforms: vmap, shard_map, symbolic sizes, several devices."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
+from processes import output
 from slow import first_of_each, slow
 
 from linattn import State
@@ -169,12 +167,7 @@ run(x)
 
 @pytest.mark.slow
 def test_python_may_end_while_maps_run():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS], env=environment, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    output("-c", ENDS, timeout=60, XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
 def test_states_are_printed_by_shape_and_dtype():

@@ -3,11 +3,11 @@
 import ctypes
 import importlib.util
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import start
 
 import linattn
 from linattn._linattn import xla_handler
@@ -91,10 +91,7 @@ def test_header_is_that_of_jaxlib(tmp_path):
     lines = [f'_Static_assert({x}, "{x}");' for x in asserts()]
     program.write_text("\n".join([HEAD, *lines, ""]))
     folder = Path(spec.origin).parent / "include"
-    done = subprocess.run(
-        [compiler, "-std=gnu11", "-fsyntax-only", "-I", HEADERS, "-I", folder, program],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = start(compiler, "-std=gnu11", "-fsyntax-only", "-I", HEADERS, "-I", folder, program)
     assert done.returncode == 0, done.stderr
     assert len(lines) > 100
 

@@ -149,16 +149,8 @@ C = np.ones((7, 3), complex)
     ("options", "error", "words"),
     [
         ({"out": np.empty((7, 3))}, TypeError, "out has dtype float64; expected complex128"),
-        (
-            {"out": np.empty((6, 3), complex)},
-            ValueError,
-            r"out has shape \(6, 3\)",
-        ),
-        (
-            {"x": C[:6]},
-            ValueError,
-            r"a has shape \(7, 3\), which does not",
-        ),
+        ({"out": np.empty((6, 3), complex)}, ValueError, r"out has shape \(6, 3\)"),
+        ({"x": C[:6]}, ValueError, r"a has shape \(7, 3\), which does not"),
         ({"x": np.array(["x"])}, TypeError, "x has dtype <U1"),
         ({"log": 1}, TypeError, "log is 1; expected True or False"),
         ({"initial_state": State(np.zeros(3))}, TypeError, "initial_state.s has dtype float64"),

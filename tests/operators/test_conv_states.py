@@ -135,7 +135,7 @@ def test_nan_stays_nan_in_bfloat16():
 @pytest.mark.parametrize("lead", [(), (3,)])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(("n", "c"), [(2000, 80), (90, 1700), (300, 600)])
-def test_shares_of_threads(dtype, lead, packed, n, c):
+def test_shares_of_threads(threads, dtype, lead, packed, n, c):
     """Threads share out tokens, channels, or both; no bit depends on it."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((*lead, n, c)).astype(dtype)
@@ -143,16 +143,11 @@ def test_shares_of_threads(dtype, lead, packed, n, c):
     bounds = {"cu_seqlens": [0, n // 2, n, n]} if packed else {}
     state = rng.standard_normal((*lead, *(3,) * packed, c, 3)).astype(np.float32)
     by_channel = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-    threads, found = linattn.get_num_threads(), []
-    try:
-        for count, tokens in product((1, 2, 7, 16), (x, by_channel)):
-            linattn.set_num_threads(count)
-            found.append(linattn.causal_conv1d(
-                tokens, weight, initial_state=state, return_state=True, activation="silu",
-                **bounds,
-            ))  # fmt: skip
-    finally:
-        linattn.set_num_threads(threads)
+    bounds |= {"initial_state": state, "return_state": True, "activation": "silu"}
+    found = []
+    for count, tokens in product((1, 2, 7, 16), (x, by_channel)):
+        threads(count)
+        found.append(linattn.causal_conv1d(tokens, weight, **bounds))
     for o, after in found[1:]:
         np.testing.assert_array_equal(o, found[0][0])
         np.testing.assert_array_equal(after, found[0][1])

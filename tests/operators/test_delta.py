@@ -8,7 +8,6 @@ from cases import delta_case, make
 
 import linattn
 from linattn.reference import delta_rule as ref
-from linattn.reference import maps
 
 #: Of either side, where two results of the same dtype are compared.
 ROUNDINGS = 2 * DELTA_ROUNDINGS
@@ -50,31 +49,6 @@ def test_steps_of_16_bits_take_a_number(dtype):
         assert o.dtype == dtype
     expected = linattn.delta_step(q, q, q, dtype(0.1), state)[0]
     np.testing.assert_array_equal(linattn.delta_step(q, q, q, 0.1, state)[0], expected)
-
-
-def test_ufuncs():
-    """What the wrapper calls, in the documented order of operands."""
-    *operands, g = make(delta_case(19, 6, 7, (2,)))
-    channels = np.repeat(operands[3][..., None], 7, -1)
-    for name in maps.MAPS:
-        o = linattn.delta(*operands, feature_map=name, scale=0.5)
-        ufunc = getattr(linattn.ufuncs, f"delta_{name}")
-        assert isinstance(ufunc, np.ufunc)
-        assert "beta" in ufunc.__doc__
-        np.testing.assert_array_equal(ufunc(*operands, 0.5), o)
-        per_channel = getattr(linattn.ufuncs, f"delta_channels_{name}")
-        np.testing.assert_array_equal(per_channel(*operands[:3], channels, 0.5), o)
-        grads = getattr(linattn.ufuncs, f"delta_backward_{name}")(*operands, g, 0.5)
-        expected = linattn.delta_backward(*operands, g, feature_map=name, scale=0.5)
-        for x, y in zip(grads, expected, strict=True):
-            np.testing.assert_array_equal(x, y)
-    s, first = np.zeros((2, 6, 7), "f4"), linattn.delta(*operands)[:, 0]
-    for ufunc, beta in (
-        (linattn.ufuncs.delta_step_identity, operands[3]),
-        (linattn.ufuncs.delta_channels_step_identity, channels),
-    ):
-        o, _ = ufunc(*(x[:, 0] for x in (*operands[:3], beta)), 1.0, s)
-        close(o, first, atol=roundings(ROUNDINGS, first))
 
 
 def test_a_strength_a_head_in_place():

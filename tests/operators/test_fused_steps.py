@@ -54,10 +54,7 @@ GATED_OPTIONS = (
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [
-        *((KINDS[0], x) for x in DELTA_OPTIONS),
-        *((KINDS[1], x) for x in GATED_OPTIONS),
-    ],
+    [*((KINDS[0], x) for x in DELTA_OPTIONS), *((KINDS[1], x) for x in GATED_OPTIONS)],
     ids=str,
 )
 def test_options(kind, changes):
@@ -136,16 +133,12 @@ def test_batches(kind):
     assert np.isnan(p[1]).all() and np.isnan(end.s[1]).all()
 
 
-def test_threads_change_no_bit():
+def test_threads_change_no_bit(threads):
     operands, state, options = make(KINDS[0], Layer(16, 32, 64, 64), lead=(), dtype=np.float32)
-    threads = linattn.get_num_threads()
-    try:
-        linattn.set_num_threads(1)
-        o, after = linattn.fused_gated_delta_step(*operands, state, **options)
-        linattn.set_num_threads(3)
-        p, end = linattn.fused_gated_delta_step(*operands, state, **options)
-    finally:
-        linattn.set_num_threads(threads)
+    threads(1)
+    o, after = linattn.fused_gated_delta_step(*operands, state, **options)
+    threads(3)
+    p, end = linattn.fused_gated_delta_step(*operands, state, **options)
     for x, y in zip((o, *after), (p, *end), strict=True):
         np.testing.assert_array_equal(x, y)
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from bounds import close, roundings
-from cases import MAPS
 from gates import DTYPES, GATED, ROUNDINGS, by_channel, compare, each_gated, same
 from slow import slow
 from states import flat
@@ -62,27 +61,6 @@ def test_gates_have_no_say_in_the_dtype():
     assert linattn.gated(**given, out=out) is out
     o = linattn.gated(*(given[name] for name in "qkv"), np.zeros(20, int))
     assert o.dtype == np.float32
-
-
-def test_ufuncs():
-    """What the wrapper calls, in the documented order of operands."""
-    arrays = GATED[1].operands((2,), 19, d=6, m=7, dtype="float32")
-    q, k, v, g, u, c = arrays.values()
-    wide = np.repeat(g[..., None], 6, -1)
-    for name in MAPS:
-        options = {"feature_map": name, "scale": 0.5}
-        ufunc = getattr(linattn.ufuncs, f"gated_{name}")
-        assert isinstance(ufunc, np.ufunc)
-        assert "g : (..., n" in ufunc.__doc__
-        np.testing.assert_array_equal(ufunc(q, k, v, g, 0.5), linattn.gated(q, k, v, g, **options))
-        one = getattr(linattn.ufuncs, f"gated_key_channels_bonus_{name}")
-        np.testing.assert_array_equal(
-            one(q, k, v, wide, u, 0.5), linattn.gated(q, k, v, wide, bonus=u, **options)
-        )
-        grads = getattr(linattn.ufuncs, f"gated_bonus_backward_{name}")(q, k, v, g, u, c, 0.5)
-        expected = linattn.gated_backward(q, k, v, g, c, bonus=u, **options)
-        for x, y in zip(grads, expected, strict=True):
-            np.testing.assert_array_equal(x, y)
 
 
 @each_gated

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scan_calls import LAYOUTS, UNIT, close
 
-import linattn
 from linattn._core.gufuncs import ufuncs
 from linattn.reference import scan as ref
 
@@ -64,19 +63,15 @@ def test_complex_scan(dtype, log, reverse):
 
 
 @pytest.mark.parametrize("log", [0.0, 1.0])
-def test_complex_layouts_and_threads(log):
+def test_complex_layouts_and_threads(threads, log):
     a, x, g, *_ = complex_operands(70, 500, "float32", log)
-    before = linattn.get_num_threads()
     results = []
-    try:
-        for threads in (1, 2, 3):
-            linattn.set_num_threads(threads)
-            for layout in (lambda y: y, *LAYOUTS.values()):
-                operands = [layout(y) for y in (a, x, g)]
-                results.append([ufuncs["linear_scan"](*operands[:2], log, 0.0)])
-                results[-1].extend(ufuncs["linear_scan_backward"](*operands, log, 0.0))
-    finally:
-        linattn.set_num_threads(before)
+    for count in (1, 2, 3):
+        threads(count)
+        for layout in (lambda y: y, *LAYOUTS.values()):
+            operands = [layout(y) for y in (a, x, g)]
+            results.append([ufuncs["linear_scan"](*operands[:2], log, 0.0)])
+            results[-1].extend(ufuncs["linear_scan_backward"](*operands, log, 0.0))
     for other in results[1:]:
         for y, z in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(y, z)

@@ -4,15 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import (
-    DELTA_ROUNDINGS,
-    bound,
-    check,
-    check_delta,
-    close,
-    excess,
-    roundings,
-)
+from bounds import DELTA_ROUNDINGS, bound, check, check_delta, close, excess, roundings
 from cases import DTYPES, Case, delta_case, make
 from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, operands

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from bounds import (
-    FORWARD_MEAN,
-    close,
-    excess,
-    roundings,
-)
+from bounds import FORWARD_MEAN, close, excess, roundings
 from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, exact, operands
 from slow import slow

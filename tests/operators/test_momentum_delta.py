@@ -1,7 +1,5 @@
 """The delta rule with momentum: bits of steps and cuts, special cases, fla's own references."""
 
-import sys
-
 import numpy as np
 import pytest
 import table
@@ -61,33 +59,6 @@ def test_tokens_without_a_key_keep_the_state():
     grads = CASE.backward(operands, key_lengths=40)
     for x in grads[1:]:
         assert not x[40:].any()
-
-
-SCRIPT = """
-import resource, sys
-import linattn, numpy as np
-
-def peak():
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-linattn.set_num_threads(1)
-n, d = 2**15, 64
-x, gate = np.full((n, d), 0.125, "f4"), np.full(n, -0.5, "f4")
-operands = x, x, x, x, gate, gate, -gate, -gate, x
-linattn.momentum_delta_backward(*(y[:100] for y in operands))
-before = peak()
-grads = linattn.momentum_delta_backward(*operands)
-print((peak() - before - sum(y.nbytes for y in grads)) / 2**20)
-"""
-
-
-@pytest.mark.any_isa
-@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
-def test_memory_of_gradients(interpreter):
-    """Two states of 16 KiB every 182 tokens, 6 MiB, not one GiB of them."""
-    stdout, _ = interpreter(SCRIPT)
-    assert float(stdout) <= 12
 
 
 @pytest.fixture

@@ -21,9 +21,6 @@ SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5),
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
 
 
-# --- values ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
 @pytest.mark.parametrize(("log", "reverse"), [*product((False, True), repeat=2)])
 def test_linear_scan(log, reverse, dtype):
@@ -100,12 +97,6 @@ def test_a_python_number_does_not_change_the_dtype():
     assert da == 2 * (1 + 0.5 + 1.5)
 
 
-# --- gradients -----------------------------------------------------------------------------
-
-
-# --- sequences, states, layouts ----------------------------------------------------------
-
-
 def test_reverse_is_the_other_order():
     a, x, _, state = linear()
     h, end = linattn.linear_scan(a, x, reverse=True, initial_state=state, return_state=True)
@@ -140,9 +131,6 @@ def test_growing_states_are_allowed():
     close(y[:, 0], np.array([1, 3, 7]), rtol=1e-14, atol=0)
     y = linattn.selective_scan(x, -x, np.log([[0.5]]), x, x)
     close(y[:, 0], np.array([-1, -3, -7]), rtol=1e-14, atol=0)
-
-
-# --- errors --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)

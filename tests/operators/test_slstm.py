@@ -99,32 +99,28 @@ def test_gates_of_minus_infinity():
     assert all(np.isfinite(x).all() for x in flat(CASE.backward(nothing)))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_sequences_have_the_bits_that_they_have_alone(threads):
+@pytest.mark.parametrize("count", [1, 3])
+def test_sequences_have_the_bits_that_they_have_alone(threads, count):
     """Whether R is shared by 1, 3, 16 or 40 sequences, or each has its own."""
-    usual = linattn.get_num_threads()
-    try:
-        linattn.set_num_threads(threads)
-        whole = CASE.operands((40,), 70, d=20, dtype="float32")
-        shared = whole | {"R": whole["R"][:1], "b": whole["b"][:1]}
-        start, last = (CASE.state((40,), d=20, dtype="float32", seed=x) for x in (1, 2))
-        for operands in (shared, whole):
-            one = {x: len(y) > 1 for x, y in operands.items()}
-            h, end = CASE.forward(operands, initial_state=start)
-            dx, dR, db, dstart = CASE.backward(operands, initial_state=start, grad_state=last)
-            for rows in (slice(3, 4), slice(5, 8), slice(0, 16)):
-                some = {x: y[rows] if one[x] else y for x, y in operands.items()}
-                first, grad = (SLSTMState(*(x[rows] for x in y)) for y in (start, last))
-                assert same(
-                    CASE.forward(some, initial_state=first),
-                    (h[rows], SLSTMState(*(x[rows] for x in end))),
-                )
-                dy, dS, dc, dfirst = CASE.backward(some, initial_state=first, grad_state=grad)
-                assert same([dy, dfirst], [dx[rows], SLSTMState(*(x[rows] for x in dstart))])
-                if one["R"]:
-                    assert same([dS, dc], [dR[rows], db[rows]])
-    finally:
-        linattn.set_num_threads(usual)
+    threads(count)
+    whole = CASE.operands((40,), 70, d=20, dtype="float32")
+    shared = whole | {"R": whole["R"][:1], "b": whole["b"][:1]}
+    start, last = (CASE.state((40,), d=20, dtype="float32", seed=x) for x in (1, 2))
+    for operands in (shared, whole):
+        one = {x: len(y) > 1 for x, y in operands.items()}
+        h, end = CASE.forward(operands, initial_state=start)
+        dx, dR, db, dstart = CASE.backward(operands, initial_state=start, grad_state=last)
+        for rows in (slice(3, 4), slice(5, 8), slice(0, 16)):
+            some = {x: y[rows] if one[x] else y for x, y in operands.items()}
+            first, grad = (SLSTMState(*(x[rows] for x in y)) for y in (start, last))
+            assert same(
+                CASE.forward(some, initial_state=first),
+                (h[rows], SLSTMState(*(x[rows] for x in end))),
+            )
+            dy, dS, dc, dfirst = CASE.backward(some, initial_state=first, grad_state=grad)
+            assert same([dy, dfirst], [dx[rows], SLSTMState(*(x[rows] for x in dstart))])
+            if one["R"]:
+                assert same([dS, dc], [dR[rows], db[rows]])
 
 
 def test_gaps_between_sequences_are_zeros():

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 from cases import DELTA, Case, call, make
 
@@ -90,6 +91,13 @@ def close(actual, expected, atol: float, rtol: float = 0.0) -> None:
     """`assert_allclose` without its default rtol of 1e-7, which would hide a smaller atol."""
     assert np.shape(actual) == np.shape(expected)
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
+
+
+def close_to_largest(actual, expected, dtype, count=64) -> None:
+    """`close` within so many units in the last place of the largest entry, or of 1."""
+    unit, expected = float(ml_dtypes.finfo(dtype).eps), np.asarray(expected)
+    atol = count * unit * max(1.0, np.max(np.abs(expected), initial=0))
+    close(np.asarray(actual, np.float64), expected, rtol=4 * unit, atol=atol)
 
 
 def causal_product(x, y, z, chunk=128):

@@ -26,7 +26,6 @@ LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 TWINS = selftest.OPERATORS
-#: Recurrences besides those of the registry.
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
@@ -191,12 +190,6 @@ class Lot:
         return map_object(self.pick(kinds), d)
 
 
-KINDS = (
-    "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
-)  # fmt: skip
-SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as delta wants keys
-
-
 @lru_cache(None)
 def map_object(kind: str, d: int) -> Any:
     if kind == "dpfp":
@@ -285,6 +278,16 @@ def cuts(lot: Lot, n: int) -> list[int]:
     """Boundaries of sequences packed along n."""
     inner = sorted(lot.random.randint(0, n) for _ in range(lot.random.randint(0, 4)))
     return lot.pick((list, np.array))([0, *inner, n])
+
+
+def spoil(lot: Lot, x: np.ndarray, lengths: np.ndarray, batch: tuple) -> None:
+    """NaN or inf in the tokens of x (..., n, channels) that are past the length of every head."""
+    lead = x.shape[:-2]
+    longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
+    shared = tuple(i for i, size in enumerate(lead) if size == 1)
+    longest = np.asarray(longest).max(shared, keepdims=True)
+    padding = np.arange(x.shape[-2]) >= longest[..., None]
+    x[np.broadcast_to(padding, x.shape[:-1])] = lot.pick((np.nan, np.inf))
 
 
 def rescales(options: dict) -> bool:

@@ -18,6 +18,7 @@ from draws import (
     draw_out,
     features,
     rescales,
+    spoil,
     twin_map,
     wide_operands,
     working,
@@ -322,9 +323,4 @@ def key_lengths(lot, arrays, ways, batch, wide, options) -> None:
             continue
         if len(CORE[name]) == 1 and not (name in wide and x.ndim >= axes):
             x = x[..., None]  # one axis after the tokens
-        lead = x.shape[:-2]
-        longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
-        shared = tuple(i for i, size in enumerate(lead) if size == 1)
-        longest = np.asarray(longest).max(shared, keepdims=True)
-        padding = np.arange(x.shape[-2]) >= longest[..., None]
-        x[np.broadcast_to(padding, x.shape[:-1])] = lot.pick((np.nan, np.inf))
+        spoil(lot, x, lengths, batch)

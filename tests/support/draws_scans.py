@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, working
+from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, spoil, wide_operands, working
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 
-from linattn import State
+from linattn._call.recurrence import RECURRENCES
 from linattn._core.dtypes import result_dtype
+from linattn._linattn import operators as registry
 
 
 class Row(NamedTuple):
@@ -21,40 +22,38 @@ class Row(NamedTuple):
     operands: dict[str, str]
     state: tuple[str | None, ...]
     bound: Callable
-    flags: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
+    flags: tuple[str, ...]
+    optional: set[str]
+    holder: type
     padded: tuple[str, ...] = ()  # operands that are not read past the last key
     broadcast: bool = False  # whether tokens and channels are broadcast as well
-    holder: type = State
     positive: int = 1  # the field that is a sum of positive numbers
 
 
+def row_of(name: str, bound: Callable, padded: str = "", **more: Any) -> Row:
+    """The row of a recurrence of the registry."""
+    r = RECURRENCES[name]
+    axes, optional = (
+        {x.name: x.dims for x in r.operands},
+        {x.name for x in r.operands if x.optional},
+    )
+    fields = tuple(dims for _, dims in registry[name]["state"])
+    flags, padding = tuple(r.flags["forward"]), tuple(padded.split())
+    return Row(axes, fields, bound, flags, optional, r.holder, padding, **more)
+
+
 ROWS = {
-    "linear_scan": Row(
-        {"a": "nm", "x": "nm"}, ("m",), linear_units, ("log", "reverse"), broadcast=True
-    ),
-    "selective_scan": Row(
-        {
-            "x": "nm", "dt": "nm", "A": "mr", "B": "nr", "C": "nr",
-            "D": "m", "z": "nm", "dt_bias": "m",
-        },
-        ("mr",), selective_units, ("softplus",), ("D", "z", "dt_bias"), ("dt", "B"),
-    ),
-    "mlstm": Row(
-        {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"},
-        ("dm", "d", ""), mlstm_units, padded=("k", "v", "i", "f"),
-    ),
-    "wkv": Row(
-        {"k": "nm", "v": "nm", "w": "m", "u": "m"}, ("m", "m", "m"), wkv_units,
-        padded=("k", "v"),
-    ),
-}  # fmt: skip
+    "linear_scan": row_of("linear_scan", linear_units, broadcast=True),
+    "selective_scan": row_of("selective_scan", selective_units, "dt B"),
+    "mlstm": row_of("mlstm", mlstm_units, "k v i f"),
+    "wkv": row_of("wkv", wkv_units, "k v"),
+}
 
 
 def scan(lot: Lot) -> Trial:
     """A sequence, its gradients, or a token."""
     name, end = lot.pick(tuple(ROWS)), lot.pick(("", "", "_backward", "_backward", "_step"))
-    row, (sizes, lead) = ROWS[name], lot.sizes(*"nmrd")
+    row, (sizes, lead) = ROWS[name], lot.sizes(*"nmfd")
     options = {flag: lot.chance(0.5) for flag in row.flags}
     if end == "_step":
         sizes["n"] = 1
@@ -155,13 +154,7 @@ def spread_out(lot, row, arrays, ways, batch, n, options) -> None:
         x = arrays[name]
         if x.dtype.kind in "biu" or isinstance(ways[name], partial):
             continue
-        x = x if len(row.operands[name]) == 2 else x[..., None]
-        lead = x.shape[:-2]
-        longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
-        shared = tuple(i for i, size in enumerate(lead) if size == 1)
-        longest = np.asarray(longest).max(shared, keepdims=True)
-        padding = np.arange(n) >= longest[..., None]
-        x[np.broadcast_to(padding, x.shape[:-1])] = lot.pick((np.nan, np.inf))
+        spoil(lot, x if len(row.operands[name]) == 2 else x[..., None], lengths, batch)
 
 
 def states(lot, row, end, batch, sizes, dtype, options) -> dict:

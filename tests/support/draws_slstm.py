@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 from draws import Lot, Trial, call_of, draw_out, working
-from draws_scans import Row, spread_out, states
+from draws_scans import row_of, spread_out, states
 from rough import Rough, bound, value
 
-from linattn import SLSTMState
 from linattn._core.dtypes import result_dtype
 
 twin = import_module("linattn.reference.slstm")  # the function has its name
@@ -23,9 +22,9 @@ def slstm(lot: Lot) -> Trial:
     end = lot.pick(("", "", "_backward", "_backward", "_step"))
     sizes, lead = lot.sizes(*"nd")
     sizes |= {"g": 4, "h": lot.pick((1, 1, 2, 3))}
-    core = {"x": "nghd", "R": "ghdd", "b": "ghd"}
+    core = ROW.operands
     if end == "_step":
-        core["x"], sizes["n"] = "ghd", 1
+        core, sizes["n"] = {x: y.strip("n") for x, y in core.items()}, 1
     shapes = {x: (*lot.narrow(lead), *(sizes[y] for y in core[x])) for x in core}
     batch = np.broadcast_shapes(*(shapes[x][: -len(core[x])] for x in core))
     if end == "_backward":
@@ -162,4 +161,4 @@ def _over_repeats(x, error, operand):
     return total.sum(axes, keepdims=True)
 
 
-ROW = Row({"x": "nghd", "R": "ghdd", "b": "ghd"}, ("hd",) * 4, units, holder=SLSTMState, positive=2)
+ROW = row_of("slstm", units, positive=2)

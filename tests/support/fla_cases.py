@@ -68,11 +68,13 @@ def inputs(groups=1, batch=B):
 
 
 def retention(x):
-    return {"g": torch.log(1 - 2.0 ** (-5 - torch.arange(H))).double().expand(B, T, H)}
+    g = torch.log(1 - 2.0 ** (-5 - torch.arange(H))).double()
+    return {"g": g.expand(*x["q"].shape[:2], H)}
 
 
 def lightning(x):
-    return {"g": (-8 / H * (1 - 1 / 4) * torch.arange(H)).double().expand(B, T, H)}
+    g = (-8 / H * (1 - 1 / 4) * torch.arange(H)).double()
+    return {"g": g.expand(*x["q"].shape[:2], H)}
 
 
 def pick(*names, **others):

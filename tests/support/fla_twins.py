@@ -165,6 +165,30 @@ def mesa(q, k, v, g, beta, lamb, start):
     return recur(step, start, q, k, v, g, beta)
 
 
+def hgrn(x, g, start):
+    def step(h, x, g):
+        h = g.exp() * h + x
+        return h, h
+
+    return recur(step, start, x, g)
+
+
+def by_value(q, k, v, start, gv, g=None, gk=None, beta=None):
+    """Decays of value channels in GLA, or with beta in the gated delta rule."""
+
+    def step(s, q, k, v, gv, g, gk, *beta):
+        s = (g[..., None] + gk)[..., None].exp() * s * gv[..., None, :].exp()
+        for strength in beta:
+            v = strength * (v - read(s, k))
+        s = s + outer(k, v)
+        return s, K**-0.5 * read(s, q)
+
+    q, k = grouped(v, q, k)
+    gates = v[..., 0] * 0 if g is None else g, k * 0 if gk is None else gk
+    strengths = [] if beta is None else [beta if beta.ndim == 4 else beta.unsqueeze(-1)]
+    return recur(step, start, q, k, v, gv, *gates, *strengths)
+
+
 def operands(heads=H, batch=B, more=1):
     """Operands by fla's names, for twice as many value heads if ``heads`` is 2 H."""
     n = more * T

@@ -101,12 +101,8 @@ SHARDED = [
 ]
 
 
-def leaves(x):
-    return [y for y in jax.tree.leaves(x) if y is not None]
-
-
 def compare(actual, expected, tolerance=1e-13):
-    for x, y in zip(leaves(actual), leaves(expected), strict=True):
+    for x, y in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
         close(np.asarray(x), np.asarray(y), atol=tolerance * max(abs(np.asarray(y)).max(), 1e-3))
 

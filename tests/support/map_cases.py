@@ -1,10 +1,7 @@
 """Operands for maps that are objects, and an exact reference for positive features."""
 
 import numpy as np
-from bounds import (
-    FORWARD_MEAN,
-    FORWARD_SUM,
-)
+from bounds import FORWARD_MEAN, FORWARD_SUM
 
 import linattn
 from linattn import feature_maps as maps

@@ -3,10 +3,12 @@
 It compares every function with the same call on one array, and ends with "all the same".
 """
 
+import re
 import sys
 from functools import partial
 
 import numpy as np
+import pytest
 from block_cases import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, grad_out, states
 from bounds import close
 from mpi4py import MPI
@@ -89,12 +91,8 @@ def errors():
     q, k, v = map(mine, (q, k, v))
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(q.shape[-1], 6, rng=0)
     for call in (linattn.mpi.causal, linattn.mpi.noncausal):
-        try:
+        with pytest.raises(ValueError, match="carry a scale of their own"):
             call(q, k, v, feature_map=phi)
-        except ValueError as error:
-            assert "carry a scale of their own" in str(error)
-        else:
-            raise AssertionError("no error")
     masked = np.ma.masked_array(k, k > 0)
     for call in (linattn.mpi.causal, linattn.mpi.noncausal):
         for error, what, options in [
@@ -104,20 +102,11 @@ def errors():
             (ValueError, "scale is inf", {"scale": np.inf}),
             (TypeError, "normalize is 3", {"normalize": 3}),
         ]:
-            try:
+            with pytest.raises(error, match=what):
                 call(**{"q": q, "k": k, "v": v} | options)
-            except error as found:
-                assert what in str(found), found
-            else:
-                raise AssertionError(f"no error where {what}")
     wrong = k[..., 1:] if COMM.rank == 1 else k
-    try:
+    with pytest.raises(ValueError if COMM.rank == 1 else RuntimeError, match="k has shape"):
         linattn.mpi.causal(q, wrong, v)
-    except (ValueError, RuntimeError) as error:
-        assert "k has shape" in str(error)
-        assert isinstance(error, ValueError) == (COMM.rank == 1)
-    else:
-        raise AssertionError("no error")
     narrow = [x[:1] if COMM.rank == 1 else x for x in (q, k, v)]
     beta = np.ones(q.shape[:-1])
     odd = COMM.rank == 1
@@ -132,24 +121,15 @@ def errors():
         (lambda: causal(q, k, v, initial_state=start), "an initial_state is False"),
         (lambda: delta(q, k, v, beta) if odd else causal(q, k, v), "the function is causal"),
     ]:
-        try:
+        with pytest.raises(ValueError, match="expected the same on all ranks") as error:
             call()
-        except ValueError as error:
-            text = str(error)
-            assert "expected the same on all ranks" in text
-            assert COMM.rank > 0 or f"{what} here and " in text, text
-        else:
-            raise AssertionError(f"no error where {what} on one rank")
+        assert COMM.rank > 0 or f"{what} here and " in str(error.value)
 
 
 def refused(call, what):
     """The call raises on every rank, whichever rank has the error."""
-    try:
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=re.escape(what)):
         call()
-    except (TypeError, ValueError, RuntimeError) as error:
-        assert what in str(error), f"{what} is not in: {error}"
-    else:
-        raise AssertionError(f"no error where {what}")
 
 
 def wrong_states():

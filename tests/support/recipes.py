@@ -6,12 +6,11 @@ The map is ``square``, the recurrence ``fade``, whose new files and lines are in
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from processes import output
 
 from linattn._core import settings
 
@@ -153,9 +152,5 @@ def follow(folder: Path, edits: tuple[Edit, ...]) -> None:
 
 def run(folder: Path, *command: str) -> str:
     """The output of a program of the copy, which is built for one instruction set."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(folder), "LINATTN_ISAS": settings.available_isas()[-1]},
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
-    return done.stdout
+    isa = settings.available_isas()[-1]
+    return output(*command, cwd=folder, PYTHONPATH=str(folder), LINATTN_ISAS=isa)

@@ -251,7 +251,7 @@ assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 def apply(f, state) -> Any:
     """Apply f to each array of a state."""
-    if isinstance(state, np.ndarray):
+    if not isinstance(state, tuple):
         return f(state)
     return type(state)(*(None if x is None else f(x) for x in state))
 

@@ -16,7 +16,7 @@ pytest.importorskip("ml_dtypes")
 
 from transformers_models import MODELS, module  # noqa: E402
 
-from linattn.torch import patch_transformers, patched  # noqa: E402
+from linattn.torch import patch_transformers  # noqa: E402
 from linattn.torch.transformers import STAND_INS  # noqa: E402
 
 FAMILIES = [
@@ -24,22 +24,6 @@ FAMILIES = [
 ]
 #: What is promised of float32: differences as a part of the largest entry.
 PART = 1e-4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Use one thread: models this small are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def _unpatched():
-    assert patched() == []
-    yield
-    assert patched() == []
 
 
 def close(a, b, *, part=PART, more=0.0):
@@ -86,19 +70,14 @@ def functions_of(family):
     return found
 
 
-@pytest.fixture(scope="module", name="functions")
-def _functions():
+@functools.cache
+def functions(family):
     """The library's functions of a module, and linattn's with the fallback disabled."""
-
-    @functools.cache
-    def both(family):
-        library = functions_of(family)
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            refuse(monkeypatch, family)
-            with patch_transformers():
-                return library, functions_of(family)
-
-    return both
+    library = functions_of(family)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        refuse(monkeypatch, family)
+        with patch_transformers():
+            return library, functions_of(family)
 
 
 def normal(*shape, dtype=torch.float32, seed=0):
@@ -133,6 +112,20 @@ def same(pair, name, *args, part=PART, **kwargs):
 
     (before, slopes), (after, ours) = map(call, pair)
     assert len(before) == len(after) and len(slopes) == len(ours)
-    for a, b in zip(after + ours, before + slopes, strict=True):
+    agree([before + slopes, after + ours], part=part)
+
+
+def agree(found, *, part=PART):
+    """The library's results, and linattn's."""
+    for b, a in zip(*found, strict=True):
         assert a.shape == b.shape and a.dtype is b.dtype
         close(a, b, part=part)
+
+
+def errs_no_more(owners, name, operands, *args, **kwargs):
+    """linattn, the last owner, than the library, the second; the first's float64 is the truth."""
+    given = [x.double() for x in operands], operands, operands
+    found = [getattr(x, name)(*y, *args, **kwargs) for x, y in zip(owners, given, strict=True)]
+    assert found[2][0].dtype is torch.bfloat16 and found[2][1].dtype is torch.float32
+    for truth, theirs, mine in zip(*found, strict=True):
+        assert (mine - truth).abs().max() <= 1.5 * (theirs.to(mine.dtype) - truth).abs().max()

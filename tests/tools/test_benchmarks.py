@@ -1,10 +1,10 @@
 """Every row of benchmarks/ runs: once, on tiny arrays, untimed, its results checked."""
 
-import subprocess
-import sys
+import functools
 from pathlib import Path
 
 import pytest
+from processes import output
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
@@ -18,12 +18,7 @@ def families():
     return sorted(x.stem for x in (RUN.parent / "rows").glob("[a-z]*.py"))
 
 
-def run(*arguments):
-    done = subprocess.run(
-        [sys.executable, RUN, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+run = functools.partial(output, RUN)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
 """What setup.py builds: an archive that installs, the instruction sets asked for, the flags."""
 
+import functools
 import importlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
+from processes import output, python
 
 import linattn
 from linattn._core import settings
@@ -22,13 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ISA = settings.available_isas()[-1]
 
 
-def run(*command, cwd=ROOT, **environment):
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+BUILD = "setup.py", "-q", "build_ext", "--build-temp", os.devnull
+
+
+run = functools.partial(output, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +69,7 @@ def test_the_description_stands_alone(archive):
 
 def test_no_compiler_is_an_error_of_one_line():
     for compiler in ("no-such-cc", "no-such-cc -O1"):
-        done = subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", os.devnull],
-            cwd=ROOT, env={**os.environ, "CC": compiler}, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+        done = python(*BUILD, cwd=ROOT, CC=compiler)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith("linattn: no C compiler (no-such-cc); ")
 
@@ -91,21 +84,15 @@ def test_no_compiler_is_an_error_of_one_line():
     ],
 )
 def test_a_wrong_variable_is_an_error_of_one_line(name, value, line):
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", os.devnull],
-        cwd=ROOT, env={**os.environ, name: value}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(*BUILD, cwd=ROOT, **{name: value})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith(line)
 
 
 def test_an_unbuilt_clone_says_what_to_do(tmp_path):
     shutil.copytree(ROOT / "linattn", tmp_path / "linattn", ignore=shutil.ignore_patterns("*.so"))
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", "import linattn"],  # another, installed, would be found
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    program = "-S", "-c", "import linattn"  # without -S, another that is installed is found
+    done = python(*program, cwd=tmp_path, PYTHONPATH="")
     last = done.stderr.splitlines()[-1]
     assert "ImportError: " in last and "`pip install -e .`" in last
 
@@ -118,12 +105,9 @@ def test_a_clone_says_that_its_module_is_older_than_its_sources(tmp_path):
     os.utime(module, (2000, 2000))
 
     def warnings():
-        done = subprocess.run(
-            [sys.executable, "-c", "import linattn; print(linattn.__file__)"],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
-            text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.startswith(str(package))
+        program = "import linattn; print(linattn.__file__)"
+        done = python("-c", program, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+        assert done.returncode == 0 and done.stdout.startswith(str(package))
         return done.stderr
 
     assert warnings() == ""
@@ -315,11 +299,7 @@ def test_cflags_may_ask_for_less_optimisation():
 
 
 def test_an_unknown_instruction_set_is_refused():
-    done = subprocess.run(
-        [sys.executable, "setup.py", "--version"],
-        cwd=ROOT, env={**os.environ, "LINATTN_ISAS": f"{ISA} mmx"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = python("setup.py", "--version", cwd=ROOT, LINATTN_ISAS=f"{ISA} mmx")
     assert done.returncode != 0
     assert "LINATTN_ISAS has mmx" in done.stderr
 

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from every_call import every_call
+from processes import python
 
 import linattn
 from linattn.__main__ import main
@@ -31,10 +32,7 @@ SMALL = ["timing", "-n", "50", "70", "-d", "8", "--repeat", "2"]
 
 def command(*arguments, **environment):
     """``python -m linattn`` in a process of its own: its status, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-m", "linattn", *arguments],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-m", "linattn", *arguments, **environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -88,11 +86,7 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(given, to):
 
 def test_running_a_program_needs_torch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('none', name='torch')")
-    done = subprocess.run(
-        [sys.executable, "-m", "linattn.torch", "program.py"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = python("-m", "linattn.torch", "program.py", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert "linattn.torch needs torch: pip install 'linattn[torch]'" in done.stderr

@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
-import subprocess
-import sys
 from functools import partial
+
+from processes import output
 
 import linattn
 from linattn.__main__ import main
@@ -68,9 +68,6 @@ def test_peak_memory():
         from linattn._cli import memory_use
         print(*memory_use.peak(lambda: int(np.ones(2**22).sum())))
     """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    result, size = run.stdout.split()
+    result, size = output("-c", program).split()
     assert int(result) == 2**22
     assert size == "None" or 0.9 * 2**25 < int(size) < 2 * 2**25

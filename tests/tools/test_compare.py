@@ -1,11 +1,10 @@
 """benchmarks/compare.py distinguishes a slower linattn from noise."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 import linattn
 
@@ -18,11 +17,8 @@ pytestmark = pytest.mark.skipif(not compare.exists(), reason="there are no bench
 
 def run(base, head, *names):
     """Its exit status and the rows of its table: operator, us, ratio, interval, verdict."""
-    done = subprocess.run(
-        [sys.executable, compare, base, head, "--only", *names, "--starts", "5", "--pairs", "6",
-         "--heads", "2", "-n", "64", "--no-counts"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    options = ["--starts", "5", "--pairs", "6", "--heads", "2", "-n", "64", "--no-counts"]
+    done = python(compare, base, head, "--only", *names, *options)
     assert done.returncode in (0, 1), done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "`" in line]
     assert [row[0] for row in rows] == [f"`{name}`" for name in names]

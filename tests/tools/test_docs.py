@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pages import blocks, run_python
+from processes import start
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -65,10 +66,8 @@ def test_shell_blocks(line):
         pytest.skip(f"there is no {command}")
     if "jax" in line:
         pytest.importorskip("jax")
-    run = subprocess.run(
-        ["bash", "-c", line], cwd=DOCS / "programs", capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
+    environment = {"PATH": path, "PYTHONPATH": str(ROOT)}
+    run = start("bash", "-c", line, cwd=DOCS / "programs", timeout=300, **environment)
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout
 

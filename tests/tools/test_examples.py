@@ -4,13 +4,12 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import output, python
 
 import linattn
 
@@ -28,12 +27,11 @@ def test_train_and_generate(tmp_path):
     """The loss falls, and the model that is loaded is the one that was saved."""
     torch = pytest.importorskip("torch")
     program, saved = EXAMPLES / "train_and_generate.py", tmp_path / "model.pt"
-    command = [sys.executable, program, "--model", saved, "--steps", "25", "--prompt", "def build"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    losses = [float(x) for x in re.findall(r"loss (\S+)", run.stdout)]
+    options = "--model", saved, "--steps", "25", "--prompt", "def build"
+    printed = output(program, *options, timeout=300)
+    losses = [float(x) for x in re.findall(r"loss (\S+)", printed)]
     assert len(losses) == 2 and losses[-1] < 0.9 * losses[0], losses
-    *_, text = re.split(r"step 25: .*\n", run.stdout, maxsplit=1)
+    *_, text = re.split(r"step 25: .*\n", printed, maxsplit=1)
     assert text.startswith("def build") and len(text.rstrip("\n")) > len("def build")
 
     spec = importlib.util.spec_from_file_location("train_and_generate", program)
@@ -54,10 +52,7 @@ def build(folder, place, header=None):
         pytest.importorskip("Cython")
     shutil.copytree(EXAMPLES / folder, place, dirs_exist_ok=True)
     flags = "-Wall" if header is None else f"-I{header}"
-    run = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=place, env={**os.environ, "CFLAGS": flags}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    run = python("setup.py", "-q", "build_ext", "--inplace", cwd=place, CFLAGS=flags)
     assert run.returncode == 0 and "warning" not in run.stderr, run.stderr[-3000:]
     (file,) = [x for x in place.glob(f"{MODULES[folder]}.*") if x.suffix in (".so", ".pyd")]
     return file

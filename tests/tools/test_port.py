@@ -4,13 +4,12 @@ ziglang has those systems' headers.  Python's and NumPy's are of the system that
 with what differs put right.
 """
 
-import subprocess
-import sys
 import sysconfig
 
 import numpy as np
 import port
 import pytest
+from processes import output
 
 pytest.importorskip("ziglang")
 
@@ -75,9 +74,7 @@ WHEELS = {
 def test_wheels(system):
     """Of the stable ABI, and for free-threaded Pythons."""
     pytest.importorskip("cibuildwheel")
-    told = subprocess.run(
-        [sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", system],
-        cwd=port.ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    options = "--print-build-identifiers", "--platform", system
+    told = output("-m", "cibuildwheel", *options, cwd=port.ROOT)
     for wheel in WHEELS[system]:
         assert {f"cp311-{wheel}", f"cp314t-{wheel}", f"cp315t-{wheel}"} <= set(told.split())

@@ -1,12 +1,10 @@
 """The option --listed-skips: a skip that is not listed is a failure."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -39,9 +37,5 @@ def test_skips(tmp_path, options, ends):
     (tests / "tools" / "test_speech.py").write_text(TESTS)
     (tests / "test_other.py").write_text(MISSING)
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    done = subprocess.run(
-        [sys.executable, *command, *options, tmp_path],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-    )  # fmt: skip
+    done = python(*command, *options, tmp_path, cwd=tmp_path, PYTEST_ADDOPTS="")
     assert done.stdout.splitlines()[-1].startswith(ends), done.stdout

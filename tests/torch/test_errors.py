@@ -2,13 +2,12 @@
 
 import contextlib
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import output, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -198,10 +197,7 @@ def test_older_versions_of_pytorch():
         "import torch; torch.__version__ = type(torch.__version__)({!r})\nimport linattn.torch"
     )
     older, same = f"{major}.{minor - 1}.1+cpu", f"{oldest}.0+cpu"
-    found = subprocess.run(
-        [sys.executable, "-c", program.format(older)], capture_output=True, text=True
-    )
-    assert f"ImportError: linattn.torch needs torch {oldest} or newer and found {older}: pip" in (
-        found.stderr
-    )
-    subprocess.run([sys.executable, "-c", program.format(same)], check=True)
+    told = python("-c", program.format(older)).stderr
+    expected = f"linattn.torch needs torch {oldest} or newer and found {older}: pip"
+    assert f"ImportError: {expected}" in told
+    output("-c", program.format(same))

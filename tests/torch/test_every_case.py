@@ -9,69 +9,52 @@ from table import ALL, BLOCKS, CASES, RULES, allowed, apply
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 lt = pytest.importorskip("linattn.torch")
 
+from tensors import arrays, leaves, tensor_state, tensors  # noqa: E402
+
 EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
 HELD = pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
 
 
-def leaves(operands, state=None):
-    """Tensors of the operands that require gradients, and those of a state."""
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in operands.items()}
-    if isinstance(state, np.ndarray):
-        return tensors, torch.tensor(state, requires_grad=True)
-    fields = (None if x is None else torch.tensor(x, requires_grad=True) for x in state or ())
-    return tensors, type(state)(*fields) if state is not None else None
-
-
-def tensors_of(result):
-    """Those of a result and of its states."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [y for x in result if x is not None for y in tensors_of(x)]
-
-
 def assert_same(result, expected):
     """The same bits; PyTorch rounds a gradient to the dtype of its tensor."""
-    for x, y in zip(tensors_of(result), flat(expected), strict=True):
-        np.testing.assert_array_equal(x.detach().numpy(), y.astype(x.detach().numpy().dtype))
+    for x, y in zip(arrays(result), flat(expected), strict=True):
+        np.testing.assert_array_equal(x, y.astype(x.dtype))
 
 
 @EACH
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_results_and_gradients(case, dtype):
     operands = case.operands((2, 3), 9, dtype=dtype)
-    tensors, _ = leaves(operands)
-    o = case.call(tensors, lt)
+    given = tensors(operands, requires_grad=True)
+    o = case.call(given, lt)
     np.testing.assert_array_equal(o.detach().numpy(), case.call(operands))
     o.backward(torch.tensor(operands["grad_out"]))
-    assert_same([tensors[x].grad for x in case.letters], case.backward(operands))
+    assert_same([given[x].grad for x in case.letters], case.backward(operands))
 
 
 @HELD
 def test_states(case):
     """Their gradients too."""
     operands, (start, last) = case.operands((2,), 9), (case.state((2,), seed=x) for x in (1, 2))
-    tensors, state = leaves(operands, start)
-    o, end = case.forward(tensors, lt, initial_state=state)
+    tokens = tensors(operands, requires_grad=True)
+    state = tensor_state(start, requires_grad=True)
+    o, end = case.forward(tokens, lt, initial_state=state)
     assert_same((o, end), case.forward(operands, initial_state=start))
     given = [torch.tensor(x) for x in (operands["grad_out"], *flat(last))]
-    torch.autograd.backward(tensors_of((o, end)), given)
+    torch.autograd.backward(leaves((o, end)), given)
     expected = case.backward(operands, initial_state=start, grad_state=last)
-    assert_same([*(tensors[x].grad for x in case.letters),
-                 *(x.grad for x in tensors_of(state))], expected)  # fmt: skip
+    grads = [*(tokens[x].grad for x in case.letters), *(x.grad for x in leaves(state))]
+    assert_same(grads, expected)
 
 
 @HELD
 def test_gradients_of_a_step(case):
     """Those of a sequence of one token."""
     operands, start = case.operands((2,), 1), case.state((2,))
-    token = {
-        name: torch.tensor(x, requires_grad=True) for name, x in case.token(operands, 0).items()
-    }
-    _, state = leaves({}, start)
+    token = tensors(case.token(operands, 0), requires_grad=True)
+    state = tensor_state(start, requires_grad=True)
     o, end = getattr(lt, case.step)(**token, state=state, **case.step_options)
-    torch.autograd.backward(
-        [o, *tensors_of(end)], [torch.ones_like(x) for x in (o, *tensors_of(end))]
-    )
+    torch.autograd.backward(leaves((o, end)), [torch.ones_like(x) for x in leaves((o, end))])
     ones = apply(np.ones_like, start)
     operands["grad_out"] = np.ones_like(operands["grad_out"])
     expected = case.backward(operands, initial_state=start, grad_state=ones)
@@ -83,7 +66,6 @@ def test_gradients_of_a_step(case):
 @pytest.mark.parametrize("case", RULES + BLOCKS, ids=str)
 def test_packed_sequences(case):
     operands = case.operands((), 9)
-    tensors, _ = leaves(operands)
     bounds = torch.tensor([0, 4, 4, 9])
-    o, end = case.forward(tensors, lt, cu_seqlens=bounds)
+    o, end = case.forward(tensors(operands, requires_grad=True), lt, cu_seqlens=bounds)
     assert_same((o, end), case.forward(operands, cu_seqlens=[0, 4, 4, 9]))

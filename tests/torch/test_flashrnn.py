@@ -1,10 +1,8 @@
 """The stand-in for flashrnn: sLSTM's states after each token, in any layout."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from processes import output
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -185,7 +183,4 @@ print(*h.shape, *c.shape, *n.shape, *m.shape)
 
 
 def test_a_fresh_interpreter():
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
-    )
-    assert run.stdout == "3 2 7 8 3 2 8 8 3 2 8 3 2 1\n", run.stderr
+    assert output("-c", SCRIPT) == "3 2 7 8 3 2 8 8 3 2 8 3 2 1\n"

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from table import CASES
+from table import CASES, apply
+from tensors import leaves
 from torch import Tensor
 
 import linattn.torch as lt
@@ -19,18 +20,8 @@ every_case = pytest.mark.parametrize(
 )
 
 
-def apply(f, state):
-    if isinstance(state, Tensor | np.ndarray):
-        return f(state)
-    return type(state)(*(None if x is None else f(x) for x in state))
-
-
-def fields(state):
-    return [state] if isinstance(state, Tensor) else [x for x in state if x is not None]
-
-
 def same(x, y):
-    pairs = zip(fields(x), fields(y), strict=True)
+    pairs = zip(leaves(x), leaves(y), strict=True)
     return all(a.dtype is b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
@@ -73,9 +64,9 @@ def test_gradients_pass_through(case, half):
     found, new = step(recorded, **{first: operands[first].clone().requires_grad_()})
     assert torch.equal(found, o)
     assert same(new, after)
-    sum(x.float().sum() for x in (found, *fields(new))).backward()
-    assert all(x.grad.dtype is half for x in fields(recorded))
-    assert any(x.grad.any() for x in fields(recorded))
+    sum(x.float().sum() for x in (found, *leaves(new))).backward()
+    assert all(x.grad.dtype is half for x in leaves(recorded))
+    assert any(x.grad.any() for x in leaves(recorded))
 
 
 @every_case

@@ -2,11 +2,10 @@
 
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -316,11 +315,8 @@ def test_a_script_runs_unchanged(tmp_path):
         f"runpy.run_path({str(tmp_path / 'script.py')!r}, run_name='__main__')"
     )
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", start], capture_output=True, text=True, timeout=120,
-        env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.stdout == "(1, 9) 8 True (1, 2, 16)\n", done.stderr
+    printed = output("-c", start, timeout=120, PYTHONPATH=path)
+    assert printed == "(1, 9) 8 True (1, 2, 16)\n"
 
 
 ERRORS = {

@@ -1,10 +1,10 @@
 """linattn.torch.nn.Mamba beside Transformers' MambaMixer: weights, results, states."""
 
 import functools
-import tracemalloc
 
 import pytest
 from bounds import close, roundings
+from memory import traced
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers")
@@ -115,12 +115,6 @@ def test_operands_are_read_in_place():
     and C."""
     layer, x = nn.Mamba(E), tokens(n=4000, dtype=torch.float32)
     with torch.no_grad():
-        layer(x)
-        tracemalloc.start()
-        try:
-            layer(x)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+        peak, _ = traced(lambda: layer(x))
     result = BATCH * 4000 * layer.channels * 4
     assert result <= peak < 1.2 * result

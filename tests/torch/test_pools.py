@@ -9,6 +9,8 @@ from table import CASES, FIRST, apply, rows, same
 from linattn import FusedState, State
 
 torch = pytest.importorskip("torch")
+from tensors import arrays, leaves, step, tensor_state, tensors  # noqa: E402
+
 import linattn.torch  # noqa: E402
 
 P, LEAD, N = 7, (3, 2), 5
@@ -17,45 +19,6 @@ OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
-
-
-def tensors(operands, *, requires_grad=False):
-    return {name: torch.tensor(x, requires_grad=requires_grad) for name, x in operands.items()}
-
-
-def tensor_state(state, *, requires_grad=False):
-    def one(x):
-        return torch.tensor(x, requires_grad=requires_grad)
-
-    if isinstance(state, np.ndarray):
-        return one(state)
-    return type(state)(*(None if x is None else one(x) for x in state))
-
-
-def arrays(x):
-    """All tensors of a result, as arrays."""
-    if isinstance(x, torch.Tensor):
-        return [x.detach().numpy()]
-    return [z for y in x if y is not None for z in arrays(y)]
-
-
-def leaves(state):
-    return [state] if isinstance(state, torch.Tensor) else [x for x in state if x is not None]
-
-
-def changed(f, state):
-    """A state of f of each of its tensors."""
-    return f(state) if isinstance(state, torch.Tensor) else apply(f, state)
-
-
-def step(case, operands, t, state, **more):
-    now = {
-        name: operands[name].select(operands[name].ndim - len(letters), t)
-        if letters[0] == "n"
-        else operands[name]
-        for name, letters in case.letters.items()
-    }
-    return getattr(linattn.torch, case.step)(**now, state=state, **case.step_options, **more)
 
 
 @every_case
@@ -255,13 +218,13 @@ def test_errors(case):
     refused(ValueError, "expected a pool of states", None, state_indices=INDICES)
     first = tensor_state(case.state((P, 2, 1)))
     refused(ValueError, "has shape .*a pool, as state_indices", first, state_indices=INDICES)
-    one_head = changed(lambda x: x[:, :1], pool)
+    one_head = apply(lambda x: x[:, :1], pool)
     refused(ValueError, r"has shape .*expected \(rows, 2,", one_head, state_indices=INDICES)
-    repeated = changed(lambda x: x[:1].expand(x.shape), pool)
+    repeated = apply(lambda x: x[:1].expand(x.shape), pool)
     refused(ValueError, "repeats its memory", repeated, state_indices=INDICES)
     if isinstance(pool, State) and pool.z is not None:
         room = torch.zeros(pool.s.numel(), dtype=torch.float64)
-        shared = changed(lambda x: room[: x.numel()].view(x.shape), pool)
+        shared = apply(lambda x: room[: x.numel()].view(x.shape), pool)
         refused(ValueError, "shares memory with", shared, state_indices=INDICES)
         assert not room.any()
     narrow = tensor_state(case.state((P, 2), dtype="float32"))
@@ -308,7 +271,7 @@ def test_indices_and_lengths_that_a_transform_hides():
 
     def loss(q, make):
         lengths = {"key_lengths": make([[4, 5]] * LEAD[0])}
-        rows = {"initial_state": changed(torch.clone, pool), "state_indices": make(INDICES)}
+        rows = {"initial_state": apply(torch.clone, pool), "state_indices": make(INDICES)}
         given = operands | {"q": q}
         o, _ = case.forward(given, linattn.torch, **rows, **lengths)
         y, _ = case.forward(given, linattn.torch, state_at=[1, 3], **lengths)

@@ -6,18 +6,17 @@ a model.  What it computes without them is computed here.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
 import transformers_door as door  # noqa: E402
-from transformers_cases import FAMILIES, _one_thread, _unpatched, close  # noqa: E402, F401
+from transformers_cases import FAMILIES, close  # noqa: E402
 from transformers_models import build, module  # noqa: E402
 
 PROGRAM = Path(door.__file__)
@@ -34,10 +33,7 @@ MIXING = (*door.SCAN_MIXES, "granitemoehybrid", "mamba2")
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False,
-        cwd=PROGRAM.parent,
-    )  # fmt: skip
+    return python(*arguments, cwd=PROGRAM.parent)
 
 
 @pytest.mark.parametrize("family", ASKING)

@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_cases import (  # noqa: E402, F401
+from transformers_cases import (  # noqa: E402
     PART,
     Called,
-    _functions,
-    _one_thread,
-    _unpatched,
+    agree,
     close,
+    errs_no_more,
+    functions,
     gated_delta_operands,
     normal,
     same,
@@ -33,7 +33,7 @@ from linattn.torch import patch_transformers  # noqa: E402
 @pytest.mark.parametrize(
     "name", ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 )
-def test_gated_delta_rule(name, n, state, norm, functions):
+def test_gated_delta_rule(name, n, state, norm):
     for heads, values in ((2, 2), (2, 6)):
         operands = gated_delta_operands(n, heads, values)
         if not norm:
@@ -47,7 +47,7 @@ def test_gated_delta_rule(name, n, state, norm, functions):
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("n", [1, 70])
 @pytest.mark.parametrize("name", ["chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"])
-def test_kimi_delta_attention(name, n, state, functions):
+def test_kimi_delta_attention(name, n, state):
     operands = gated_delta_operands(n, 4, 4, channels=True)
     start = normal(2, 4, 8, 6, seed=6) if state else None
     args = [*operands, *([64] if "chunk" in name else []), start, state, True]
@@ -59,7 +59,7 @@ MAMBA = {"bias": (True, False), "softplus": (True, False), "limit": ((0.0, float
 
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_mamba2_chunk_scan(groups, state, functions):
+def test_mamba2_chunk_scan(groups, state):
     for bias, softplus, limit in itertools.product(*MAMBA.values()):
         dt = normal(2, 50, 4, seed=2)
         same(
@@ -88,7 +88,7 @@ def update_operands(groups, *, dtype=torch.float32):
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [True, False])
-def test_mamba2_selective_state_update(groups, gated, transposed, functions):
+def test_mamba2_selective_state_update(groups, gated, transposed):
     """It writes to the state, however that lies in memory."""
     z, found = normal(2, 4, 6, seed=8) if gated else None, []
     for owner in functions("mamba2"):
@@ -97,11 +97,10 @@ def test_mamba2_selective_state_update(groups, gated, transposed, functions):
             state = state.mT.contiguous().mT
         y = owner.mamba2_selective_state_update(state, *rest, dt_softplus=True, z=z)
         found.append((y, state))
-    for a, b in zip(*found, strict=True):
-        close(a, b)
+    agree(found)
 
 
-def test_mamba2_update_with_gradients(functions):
+def test_mamba2_update_with_gradients():
     found = []
     for owner in functions("mamba2"):
         state, x, *rest = update_operands(2)
@@ -109,13 +108,12 @@ def test_mamba2_update_with_gradients(functions):
         y = owner.mamba2_selective_state_update(state, x, *rest, dt_softplus=True)
         y.square().sum().backward()
         found.append((y.detach(), state.detach(), x.grad))
-    for a, b in zip(*found, strict=True):
-        close(a, b)
+    agree(found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("activation", [None, "silu", "swish"])
-def test_causal_conv1d_fn(activation, dtype, functions):
+def test_causal_conv1d_fn(activation, dtype):
     for n, width, bias in itertools.product((1, 3, 40), (1, 4, 7), (True, False)):
         x, weight = normal(2, 5, n, dtype=dtype), normal(5, width, seed=1, dtype=dtype)
         b = normal(5, seed=2, dtype=dtype) if bias else None
@@ -125,7 +123,7 @@ def test_causal_conv1d_fn(activation, dtype, functions):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("grad", [True, False])
-def test_causal_conv1d_update(dtype, grad, functions):
+def test_causal_conv1d_update(dtype, grad):
     """The state, of the filter's width or another, goes on with the tokens."""
     part = PART if dtype is not torch.bfloat16 else 2**-5
     shapes = (1, 3), ((4, 0), (4, 1), (4, 3), (2, 0), (1, 1), (1, 2))
@@ -138,31 +136,19 @@ def test_causal_conv1d_update(dtype, grad, functions):
             y = owner.causal_conv1d_update(x, state, weight, bias, activation)
             slopes = torch.autograd.grad(y.sum(), weight) if grad else ()
             found.append((y.detach(), state, *slopes))
-        for a, b in zip(*found, strict=True):
-            assert a.shape == b.shape and a.dtype is b.dtype
-            close(a, b, part=part)
+        agree(found, part=part)
 
 
-def test_bfloat16_errs_no_more(functions):
-    """Than the library's functions do, against the same in float64."""
-    q, k, v, g, beta = gated_delta_operands(100, 2, 4, dtype=torch.bfloat16)
+def test_bfloat16_errs_no_more():
+    """The library's function rounds float64 to float32."""
+    operands = gated_delta_operands(100, 2, 4, dtype=torch.bfloat16)
     library, ours = functions("qwen3_next")
-    found = [
-        owner.torch_chunk_gated_delta_rule(
-            *operands, use_qk_l2norm_in_kernel=True, output_final_state=True
-        )
-        for owner, operands in (
-            (ours, [x.double() for x in (q, k, v, g, beta)]),
-            (library, [q, k, v, g, beta]),
-            (ours, [q, k, v, g, beta]),
-        )
-    ]
-    assert found[2][0].dtype is torch.bfloat16 and found[2][1].dtype is torch.float32
-    for truth, theirs, mine in zip(*found, strict=True):
-        assert (mine - truth).abs().max() <= 1.5 * (theirs - truth).abs().max()
+    options = {"use_qk_l2norm_in_kernel": True, "output_final_state": True}
+    owners = ours, library, ours
+    errs_no_more(owners, "torch_chunk_gated_delta_rule", operands, **options)
 
 
-def test_packed_states(functions):
+def test_packed_states():
     """One a sequence, as the library's GPU kernels have them; Mamba-2's is that after the last."""
     ends = torch.tensor([0, 4, 20, 50])
     delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
@@ -186,7 +172,7 @@ def test_packed_states(functions):
     close(state, alone[1])
 
 
-def test_other_devices(functions):
+def test_other_devices():
     """One tensor elsewhere is enough."""
     delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
     operands = gated_delta_operands(3, 2, 2)
@@ -207,7 +193,7 @@ def test_whole_models_elsewhere():
             assert there(torch.zeros(1, 5, dtype=torch.long)).logits.is_meta
 
 
-def test_keywords(functions):
+def test_keywords():
     """Those that every part of a model is given are let pass; others are the library's."""
     delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
     operands = gated_delta_operands(3, 2, 2)
@@ -230,18 +216,17 @@ def test_keywords(functions):
 
 
 @pytest.mark.parametrize("place", [2, 3, 7])
-def test_decays_of_each_channel_its_own(place, functions):
+def test_decays_of_each_channel_its_own(place):
     found = []
     for owner in functions("mamba2"):
         operands = update_operands(2)
         operands[place] = operands[place] * normal(*operands[place].shape, seed=9).exp()
         y = owner.mamba2_selective_state_update(*operands)
         found.append((y, operands[0]))
-    for x, y in zip(*found, strict=True):
-        close(y, x)
+    agree(found)
 
 
-def test_forms_that_linattn_has_not(functions):
+def test_forms_that_linattn_has_not():
     calls = functions("mamba2")[1]
     x, weight = normal(1, 5, 3), normal(5, 4)
     for activation in ("gelu", "relu"):

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_cases import FAMILIES, _functions, _one_thread, _unpatched, close, normal  # noqa: E402, F401
+from transformers_cases import FAMILIES, close, functions, normal  # noqa: E402
 from transformers_models import fla_hidden, module  # noqa: E402
 
 import linattn.torch  # noqa: E402
@@ -141,7 +141,7 @@ def test_what_others_put_there_stays():
 
 
 @pytest.mark.parametrize("name", [name for name in STAND_INS if "." not in name])
-def test_signatures(name, functions):
+def test_signatures(name):
     """All arguments of the library's function are named, with its defaults."""
     theirs, ours = (
         {

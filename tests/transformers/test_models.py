@@ -14,13 +14,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_cases import (  # noqa: E402, F401
+from transformers_cases import (  # noqa: E402
     FAMILIES,
-    _functions,
-    _one_thread,
-    _unpatched,
     cache_of,
     close,
+    functions,
     gated_delta_operands,
     normal,
     refuse,
@@ -309,7 +307,7 @@ def test_packed_sequences_that_a_convolution_mixes(family, name):
         getattr(module(family), name).forward(None, cu_seq_lens_q=torch.tensor([0, 2, 5]))
 
 
-def test_packed_sequences_in_several_rows(functions):
+def test_packed_sequences_in_several_rows():
     """The library's functions do not look at cu_seq_lens_q: they would mix the sequences."""
     delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
     operands = gated_delta_operands(3, 2, 2)

@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_cases import (  # noqa: E402, F401
+from transformers_cases import (  # noqa: E402
     PART,
-    _functions,
-    _one_thread,
-    _unpatched,
+    agree,
     close,
+    errs_no_more,
+    functions,
     normal,
     same,
 )
@@ -45,7 +45,7 @@ GIVEN = list(itertools.product((True, False), repeat=4))
 
 @MAMBA_1
 @pytest.mark.parametrize("n", [1, 2, 37])
-def test_mamba_selective_scan(n, family, functions):
+def test_mamba_selective_scan(n, family):
     for some_d, some_z, bias, softplus in GIVEN if family == "mamba" else GIVEN[:1]:
         x, dt, A, B, C, D, z, dt_bias = scan_operands(n)
         same(
@@ -55,7 +55,7 @@ def test_mamba_selective_scan(n, family, functions):
         )  # fmt: skip
 
 
-def test_mamba_selective_scan_copies_no_operand(functions):
+def test_mamba_selective_scan_copies_no_operand():
     """Its output has the strides of (batch, tokens, channels), which the layers need next."""
     x, dt, A, B, C, D, z, dt_bias = scan_operands(9)
     x = x.mT.contiguous().mT
@@ -63,26 +63,16 @@ def test_mamba_selective_scan_copies_no_operand(functions):
     assert o.mT.is_contiguous()
 
 
-def test_mamba_scan_of_bfloat16_errs_no_more(functions):
-    """Than the library's functions do, against the same in float64."""
+def test_mamba_scan_of_bfloat16_errs_no_more():
     library, ours = functions("mamba")
-    half = scan_operands(60, dtype=torch.bfloat16)
-    found = [
-        owner.mamba_selective_scan(*operands, True, return_last_state=True)
-        for owner, operands in (
-            (library, [x.double() for x in half]),
-            (library, half),
-            (ours, half),
-        )
-    ]
-    assert found[2][0].dtype is torch.bfloat16 and found[2][1].dtype is torch.float32
-    for truth, theirs, mine in zip(*found, strict=True):
-        assert (mine - truth).abs().max() <= 1.5 * (theirs.to(mine.dtype) - truth).abs().max()
+    operands = scan_operands(60, dtype=torch.bfloat16)
+    owners = library, library, ours
+    errs_no_more(owners, "mamba_selective_scan", operands, True, return_last_state=True)
 
 
 @MAMBA_1
 @pytest.mark.parametrize("grad", [True, False])
-def test_mamba_selective_state_update(grad, family, functions):
+def test_mamba_selective_state_update(grad, family):
     """It writes to the state, however that lies in memory, and whatever its dtype."""
     for some_d, some_z, bias, softplus in GIVEN if family == "mamba" else GIVEN[:1]:
         for dtype in (torch.float32, torch.bfloat16):
@@ -99,14 +89,12 @@ def test_mamba_selective_state_update(grad, family, functions):
                 )  # fmt: skip
                 slopes = torch.autograd.grad(y.sum(), given) if grad else ()
                 found.append((y.detach(), state.float().detach(), *slopes))
-            for a, b in zip(*found, strict=True):
-                assert a.dtype is b.dtype
-                close(a, b, part=PART if dtype is torch.float32 else 2**-7)
+            agree(found, part=PART if dtype is torch.float32 else 2**-7)
 
 
 @pytest.mark.parametrize("n, state", [(1, True), (2, True), (2, False), (40, True), (40, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rglru_scan(dtype, n, state, functions):
+def test_rglru_scan(dtype, n, state):
     """Positions of 0 begin a sequence, in each row its own."""
     start, reset = normal(2, 6, seed=4) if state else None, normal(2, n, 1, seed=3) > 1
     calls = [
@@ -123,7 +111,7 @@ def test_rglru_scan(dtype, n, state, functions):
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rwkv_linear_attention(dtype, n, state, functions):
+def test_rwkv_linear_attention(dtype, n, state):
     k, v = normal(2, n, 6, dtype=dtype), normal(2, n, 6, seed=1, dtype=dtype)
     w, u = normal(6, seed=2), normal(6, seed=3)
     start = (normal(2, 6, seed=4), normal(2, 6, seed=5).exp(), normal(2, 6, seed=6))
@@ -133,9 +121,7 @@ def test_rwkv_linear_attention(dtype, n, state, functions):
         o, after = owner.rwkv_linear_attention_cpu(*given, start if state else None, True)
         loss = (o.float() * normal(2, n, 6, seed=7)).sum() + (after[0] / after[1]).square().sum()
         found.append((o.detach(), *(x.detach() for x in after), *torch.autograd.grad(loss, given)))
-    for a, b in zip(*found, strict=True):
-        assert a.shape == b.shape and a.dtype is b.dtype
-        close(a, b, part=PART if dtype is torch.float32 else 2**-6)
+    agree(found, part=PART if dtype is torch.float32 else 2**-6)
 
 
 @pytest.mark.parametrize("mode", ["train", "train_with_padding", "inference"])
@@ -158,11 +144,10 @@ def test_xlstm_backend(mode):
         loss = (o * normal(*o.shape)).sum() + sum(x.square().sum() for x in state)
         found.append((o.detach(), *(x.detach() for x in state), *torch.autograd.grad(loss, given)))
     assert len(found[0]) == (6 if mode == "train_with_padding" else 9)
-    for a, b in zip(*reversed(found), strict=True):
-        close(a, b)
+    agree(found)
 
 
-def test_rglru_scan_with_autocast(functions):
+def test_rglru_scan_with_autocast():
     """Decays keep their 32 bits, and the output has the dtype of the tokens."""
     library, ours = (
         getattr(x, "RecurrentGemmaRglru._rnn_scan") for x in functions("recurrent_gemma")

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_cases import _one_thread, _unpatched, cache_of, close  # noqa: E402, F401
+from transformers_cases import cache_of, close  # noqa: E402
 from transformers_models import VOCABULARY, build, module  # noqa: E402
 
 from linattn.torch import patch_transformers, patched  # noqa: E402

@@ -1,11 +1,11 @@
-"""Forward operators against their twin: defaults, empty operands, equal terms."""
+"""What causal and noncausal do alone: defaults, equal terms, gradients without a twin."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 from bounds import close, excess
-from cases import Case, make
+from cases import BACKWARD, Case, make
 
 import linattn
 from linattn.reference import linear as ref
@@ -45,3 +45,32 @@ def test_constant_input_is_exact():
     ones = np.ones((300, 8), "f4")
     o = linattn.causal(ones, ones, 3 * ones, eps=0.0)
     assert excess(o, 3.0, 2 * np.finfo("f4").eps * 3) <= 1
+
+
+def test_adjoint_in_v_by_the_kernels_alone():
+    """The operators are linear in v: <g, f(q, k, t)> = <dv, t>, with no twin in between."""
+    rng = np.random.default_rng(9)
+    for operator in BACKWARD:
+        forward = getattr(linattn, operator.removesuffix("_backward"))
+        case = Case(operator, 200, 16, 24, lead=(2,), dtype="float64")
+        q, k, v, g = make(case)
+        t = rng.standard_normal(v.shape)
+        *_, dv = getattr(linattn, operator)(q, k, v, g, **case.options)
+        left, right = g * forward(q, k, t, **case.options), dv * t
+        assert abs(left.sum() - right.sum()) <= 1e-12 * (abs(left).sum() + abs(right).sum())
+
+
+def test_derivative_at_the_kink():
+    """relu' (0) = 0 exactly, of either sign of zero; elu' (0) = 1."""
+    zero = np.array([[0.0, -0.0]])
+    one = np.ones((1, 2))
+    g = np.ones((1, 1))
+    options = {"normalize": False}
+    for f in (linattn.causal_backward, linattn.noncausal_backward):
+        dq, dk, _ = f(zero, one, g, g, feature_map="relu", **options)
+        assert not dq.any()
+        _, dk, _ = f(one, zero, g, g, feature_map="relu", **options)
+        assert not dk.any()
+        dq, dk, _ = f(zero, zero, g, g, feature_map="elu", **options)
+        np.testing.assert_array_equal(dq, one)
+        np.testing.assert_array_equal(dk, one)

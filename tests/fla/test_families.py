@@ -1,0 +1,114 @@
+"""Every rule of linattn.torch.fla against its twin: outputs, states, gradients, packed, 16 bits."""
+
+import warnings
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from fla_cases import CUTS, B, T  # noqa: E402
+from fla_families import FAMILIES, apply, parts  # noqa: E402
+from fla_twins import near  # noqa: E402
+
+EACH = pytest.mark.parametrize("name", FAMILIES)
+#: Gates, strengths and decays, which may have 32 bits beside tokens of 16.
+GATES = {"g", "gk", "gv", "w", "beta", "b", "lamb", "g_atk", "beta_atk", "log_alpha", "log_mu",
+         "eta"}  # fmt: skip
+
+
+def gradients(o, state, leaves):
+    loss = o.square().sum() + sum(x.square().sum() for x in parts(state))
+    return torch.autograd.grad(loss, leaves)
+
+
+def all_near(found, want, tolerance):
+    for x, y in zip(found, want, strict=True):
+        near(x, y, tolerance)
+
+
+@EACH
+def test_against_the_twin(name):
+    family = FAMILIES[name]
+    of_o, of_state, of_gradients = family.tolerances
+    x = {key: y.requires_grad_() for key, y in family.make(B).items()}
+    start = apply(torch.Tensor.requires_grad_, family.starts(B))
+    leaves = [*x.values(), *parts(start)]
+    for given in (True, False):
+        want, state = family.twin(**x, start=start if given else family.nothing(start))
+        own = leaves if given else [*x.values()]
+        expected = gradients(want, state if given else None, own)
+        for form in family.forms:
+            first = (start,) if given else ()
+            o, end = family.run(form, x, *first, output_final_state=given)
+            assert o.is_contiguous()
+            near(o, want, of_o)
+            if given:
+                all_near(parts(end), parts(state), of_state)
+            else:
+                assert (end[0] if isinstance(end, tuple) else end) is None
+            found = gradients(o, end if given else None, own)
+            all_near(map(family.fold, found), map(family.fold, expected), of_gradients)
+
+
+@EACH
+def test_packed(name):
+    """With cu_seqlens, an empty sequence among them, as one by one."""
+    family = FAMILIES[name]
+    x, start = family.make(1), family.starts(3)
+    for form in family.packed:
+        o, end = family.run(form, x, start, output_final_state=True, cu_seqlens=list(CUTS))
+        again, _ = family.run(form, x, start, cu_seqlens=torch.tensor(CUTS))
+        assert torch.equal(o, again)
+        assert [y.shape for y in parts(end)] == [y.shape for y in parts(start)]
+        for i, (begin, stop) in enumerate(pairwise(CUTS)):
+            own, after = (parts(family.sequence(y, i)) for y in (start, end))
+            if begin == stop:
+                assert all(torch.equal(y, z) for y, z in zip(after, own, strict=True))
+                continue
+            part = {
+                key: y if key in family.whole else y[:, begin * (n := y.shape[1] // T) : stop * n]
+                for key, y in x.items()
+            }
+            first = family.sequence(start, i)
+            alone = family.run(form, part, first, output_final_state=True)
+            for (want, state), tolerances in (
+                (family.twin(**part, start=first), family.tolerances),
+                (alone, (1e-13, 1e-13)),
+            ):
+                near(o[:, begin:stop], want, tolerances[0])
+                all_near(after, parts(state), tolerances[1])
+
+
+@pytest.mark.parametrize("name", [x for x in FAMILIES if FAMILIES[x].by_value])
+def test_states_by_value_first(name):
+    """The first of a state's tensors is transposed."""
+    family, first = FAMILIES[name], lambda state: parts(state)[0]
+    x, start = family.make(B), family.starts(B)
+    turned = (start[0].mT, *start[1:]) if isinstance(start, tuple) else start.mT
+    for form in family.forms:
+        o, end = family.run(form, x, start, output_final_state=True)
+        for option in family.by_value:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                given = {"output_final_state": True, option: True}
+                same, after = family.run(form, x, turned, **given)
+            assert torch.equal(o, same) and torch.equal(first(end), first(after).mT)
+            deprecated = len(family.by_value) > 1 and option != "state_v_first"
+            assert deprecated is any(y.category is DeprecationWarning for y in caught)
+
+
+@EACH
+def test_sixteen_bits(name):
+    """Tokens of bfloat16, gates too or of float32; states are of float32."""
+    family = FAMILIES[name]
+    x = {key: y.bfloat16() for key, y in family.make(B).items()}
+    wide = {key: y.double() for key, y in x.items()}
+    want, state = family.twin(**wide, start=family.nothing(family.starts(B)))
+    mixed = {key: y.float() if key in GATES else y for key, y in x.items()}
+    for given in (x, mixed):
+        o, end = family.run(family.forms[0], given, output_final_state=True)
+        assert o.dtype is torch.bfloat16
+        near(o.double(), want, family.half[0])
+        assert all(y.dtype is torch.float32 for y in parts(end))
+        all_near([y.double() for y in parts(end)], parts(state), family.half[1])
