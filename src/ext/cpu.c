@@ -136,6 +136,11 @@ static const struct isa {
 };
 #undef BOTH
 
+#if defined(__linux__)
+enum { IS_LINUX = 1 };
+#else
+enum { IS_LINUX = 0 };
+#endif
 enum { AMX_LEVEL = 4 }; /* of the kernels that have the instructions of AMX */
 
 enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
@@ -216,11 +221,9 @@ la_cpu_has_pairs(void)
 const char *
 la_cpu_lacks_amx(void)
 {
-#if defined(__linux__)
-    return usable[0]->level < AMX_LEVEL ? "x86-64-v4 is not available" : lacks_tiles();
-#else
-    return "AMX is used on Linux alone";
-#endif
+    return !IS_LINUX                      ? "AMX is used on Linux alone"
+           : usable[0]->level < AMX_LEVEL ? "x86-64-v4 is not available"
+                                          : lacks_tiles();
 }
 
 const char *

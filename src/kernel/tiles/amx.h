@@ -1,6 +1,6 @@
 /* amx.h: products of blocks of pairs (pairs.h) by AMX, or by plain C that computes the
- * same sums.  No processor with AMX was available: its instructions have been assembled
- * and disassembled, but they have never run.
+ * same sums.  No processor with AMX was available: the instructions have only run in a
+ * signal handler that computes them (tests/support/trapped_amx.c).
  *
  * A tile register holds up to 16 rows of 64 bytes.  TDPBF16PS adds to each number z of
  * one register the product of a row of pairs x and a column of pairs y of two others:
