@@ -19,6 +19,7 @@ from linattn._core.control_groups import cpu_quota
 
 #: Environment variables that set up linattn and the threads of similar libraries.
 VARIABLES = (
+    "LINATTN_AMX",
     "LINATTN_ISA",
     "LINATTN_NUM_THREADS",
     "LINATTN_PRODUCTS",
@@ -60,6 +61,7 @@ def describe() -> dict[str, Any]:
         "products": config["products"],
         "products of": [x for x, row in _linattn.operators.items() if row["products"]],
         "AVX512-BF16": config["AVX512-BF16"],
+        "AMX-BF16": config["AMX-BF16"],
         "threads": config["threads"],
         "environment": {name: os.environ.get(name) for name in VARIABLES},
         "problems": list(settings.problems),

@@ -55,8 +55,9 @@ def set_products(name: str) -> None:
     lists the operators), if their tokens are bfloat16.  All other operators and steps compute
     products in float32, and so do calls with a feature map that is an object, and gradients with
     ``state_at``.  With ``"bfloat16"``, processors with AVX512-BF16 are faster; others compute
-    the same products and are slower.  :doc:`/guarantees` has the error
-    bound.  Calls in progress in other threads finish with the choice they started with.
+    the same products and are slower.  With ``LINATTN_AMX=1`` in the environment, processors with
+    AMX-BF16 use it; it has never run on one.  :doc:`/guarantees` has the error bound.  Calls in
+    progress in other threads finish with the choice they started with.
 
     Examples
     --------

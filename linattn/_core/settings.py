@@ -20,6 +20,7 @@ from .product_dtype import get_products, set_products
 MAX_THREADS = 1024  #: limit of the pool
 MAX_SPIN_TIME = 100_000  #: microseconds
 SPIN_TIME = 50  #: as long as it takes to wake a thread
+AMX = ("off", "on", "in plain C", "in a signal handler")  #: by the choice of `_linattn.set_amx`
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -235,6 +236,7 @@ def config() -> dict[str, Any]:
         "isas": available_isas(),
         "products": get_products(),
         "AVX512-BF16": _linattn.has_bfloat16_products,
+        "AMX-BF16": AMX[_linattn.get_amx()] if _linattn.has_amx else "not available",
         "threads": get_num_threads(),
         "compiler": _linattn.compiler,
         "numpy": np.__version__,
@@ -261,6 +263,7 @@ def show_config() -> None:
           available: ...
            products: ...
         AVX512-BF16: ...
+           AMX-BF16: ...
             threads: ...
            compiler: ...
               numpy: ...
@@ -271,6 +274,7 @@ def show_config() -> None:
         "isas": "available",
         "products": "products",
         "AVX512-BF16": "AVX512-BF16",
+        "AMX-BF16": "AMX-BF16",
         "threads": "threads",
         "compiler": "compiler",
         "numpy": "numpy",
@@ -288,6 +292,7 @@ def _read_environment() -> None:
     """Apply the environment variables of this module; a wrong value is an ImportError."""
     isa = os.environ.get("LINATTN_ISA")
     of_operands = os.environ.get("LINATTN_PRODUCTS")
+    amx = os.environ.get("LINATTN_AMX")
     spin = os.environ.get("LINATTN_SPIN_TIME")
     threads = os.environ.get("LINATTN_NUM_THREADS")
     try:
@@ -301,6 +306,11 @@ def _read_environment() -> None:
     except ValueError as error:
         _refuse(f"environment variable LINATTN_PRODUCTS: {error}")
     try:
+        if amx:
+            _set_amx(amx)
+    except ValueError as error:
+        _refuse(f"environment variable LINATTN_AMX is {amx!r}: {error}")
+    try:
         set_num_threads(int(threads) if threads else _default_threads())
     except ValueError:
         _refuse(f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024")
@@ -312,6 +322,13 @@ def _read_environment() -> None:
             f"environment variable LINATTN_SPIN_TIME is {spin!r}; expected 0 to {MAX_SPIN_TIME}"
         )
         set_spin_time(SPIN_TIME)
+
+
+def _set_amx(value: str) -> None:
+    """Use AMX for products of bfloat16 operands, or not."""
+    if value not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    _linattn.set_amx(int(value))
 
 
 def threads_wait_passively() -> bool:

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "os.h"
+
 #if defined(__AVX__)
 #error "cpu.c runs before the CPU is known: compile it for the baseline"
 #endif
@@ -63,6 +65,21 @@ multiplies_pairs(void)
     return level() >= 4 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) &&
            (eax & 1u << 5) != 0;
 }
+
+/* AMX-BF16 and AMX-TILE: CPUID leaf 7.  XCR0: the configuration and data of tiles. */
+static const char *
+lacks_tiles(void)
+{
+    unsigned eax, ebx, ecx, edx = 0;
+    const unsigned needed = 1u << 22 | 1u << 24, kept = 3u << 17;
+    __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
+    if ((edx & needed) != needed || !multiplies_pairs()) {
+        return "this processor has no AMX-BF16";
+    }
+    return (kept_registers() & kept) != kept
+               ? "this operating system does not save the registers of AMX"
+               : NULL;
+}
 #else
 static int
 level(void)
@@ -74,6 +91,12 @@ static int
 multiplies_pairs(void)
 {
     return 0;
+}
+
+static const char *
+lacks_tiles(void)
+{
+    return "this processor has no AMX-BF16";
 }
 #endif
 
@@ -113,14 +136,22 @@ static const struct isa {
 };
 #undef BOTH
 
+#if defined(__linux__)
+enum { IS_LINUX = 1 };
+#else
+enum { IS_LINUX = 0 };
+#endif
+enum { AMX_LEVEL = 4 }; /* of the kernels that have the instructions of AMX */
+
 enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 
 static const struct isa *usable[NISAS + 1]; /* best first, terminated by NULL */
 static _Atomic(const struct isa *) selected;
 static int has_pairs;
-static atomic_int pairs;
+static atomic_int pairs, amx;
 static _Thread_local const struct isa *held;
-static _Thread_local int held_pairs, holds;
+static _Thread_local enum la_products held_products;
+static _Thread_local int holds;
 
 int
 la_cpu_init(void)
@@ -147,13 +178,26 @@ la_cpu_table(enum la_dtype dtype)
     return isa->tables[dtype];
 }
 
+static enum la_products
+selected_products(void)
+{
+    const int by = atomic_load(&amx);
+    if (!atomic_load(&pairs)) {
+        return LA_FLOAT_PRODUCTS;
+    }
+    if (by == LA_AMX_PLAIN) {
+        return LA_PLAIN_AMX_PRODUCTS;
+    }
+    if (by != LA_AMX_OFF && atomic_load(&selected)->level >= AMX_LEVEL) {
+        return LA_AMX_PRODUCTS;
+    }
+    return has_pairs ? LA_NATIVE_PRODUCTS : LA_BFLOAT_PRODUCTS;
+}
+
 enum la_products
 la_cpu_products(void)
 {
-    const int wanted = holds > 0 ? held_pairs : atomic_load(&pairs);
-    return !wanted     ? LA_FLOAT_PRODUCTS
-           : has_pairs ? LA_NATIVE_PRODUCTS
-                       : LA_BFLOAT_PRODUCTS;
+    return holds > 0 ? held_products : selected_products();
 }
 
 void
@@ -175,6 +219,38 @@ la_cpu_has_pairs(void)
 }
 
 const char *
+la_cpu_lacks_amx(void)
+{
+    return !IS_LINUX                      ? "AMX is used on Linux alone"
+           : usable[0]->level < AMX_LEVEL ? "x86-64-v4 is not available"
+                                          : lacks_tiles();
+}
+
+const char *
+la_cpu_select_amx(enum la_amx choice)
+{
+    static atomic_int permitted;
+    if (choice == LA_AMX_ON && !atomic_load(&permitted)) {
+        const char *lack = la_cpu_lacks_amx();
+        if (lack != NULL) {
+            return lack;
+        }
+        if (!la_permit_amx()) {
+            return "this operating system refuses the registers of AMX";
+        }
+        atomic_store(&permitted, 1);
+    }
+    atomic_store(&amx, choice);
+    return NULL;
+}
+
+enum la_amx
+la_cpu_selected_amx(void)
+{
+    return (enum la_amx)atomic_load(&amx);
+}
+
+const char *
 la_cpu_isa(int i)
 {
     return usable[i] != NULL ? usable[i]->name : NULL;
@@ -191,7 +267,7 @@ la_cpu_hold(void)
 {
     if (holds++ == 0) {
         held = atomic_load(&selected);
-        held_pairs = atomic_load(&pairs);
+        held_products = selected_products();
     }
 }
 

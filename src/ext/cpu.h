@@ -35,4 +35,17 @@ int la_cpu_selected_pairs(void);
 /* Whether processor and operating system have AVX512_BF16. */
 int la_cpu_has_pairs(void);
 
+/* How pairs are multiplied: one by one; by AMX; and for tests, in plain C that computes
+ * the same sums, or by the instructions of AMX on any processor with x86-64-v4 and
+ * AVX512_BF16, where a signal handler has to compute them. */
+enum la_amx { LA_AMX_OFF, LA_AMX_ON, LA_AMX_PLAIN, LA_AMX_TRAPPED };
+enum la_amx la_cpu_selected_amx(void);
+
+/* Selects it; NULL, or what this machine lacks.  The first LA_AMX_ON asks the system
+ * for the tile registers, which it then keeps for all threads and after a fork. */
+const char *la_cpu_select_amx(enum la_amx amx);
+
+/* What processor and operating system lack for AMX, or NULL. */
+const char *la_cpu_lacks_amx(void);
+
 #endif

@@ -133,6 +133,31 @@ set_products(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* get_amx(), set_amx(choice): la_cpu_select_amx. */
+static PyObject *
+get_amx(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLong(la_cpu_selected_amx());
+}
+
+static PyObject *
+set_amx(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const long choice = PyLong_AsLong(arg);
+    if (choice == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (choice < LA_AMX_OFF || choice > LA_AMX_TRAPPED) {
+        return PyErr_Format(PyExc_ValueError, "choice is %ld; expected 0 to 3", choice);
+    }
+    const char *lack = la_cpu_select_amx((enum la_amx)choice);
+    if (lack != NULL) {
+        PyErr_SetString(PyExc_ValueError, lack);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
 {
@@ -248,6 +273,8 @@ static PyMethodDef methods[] = {
     {"set_isa", set_isa, METH_O, NULL},
     {"get_products", get_products, METH_NOARGS, NULL},
     {"set_products", set_products, METH_O, NULL},
+    {"get_amx", get_amx, METH_NOARGS, NULL},
+    {"set_amx", set_amx, METH_O, NULL},
     {"spin_time", spin_time, METH_O, NULL},
     {"set_runner", set_runner, METH_O, NULL},
     {"delay_workers", delay_workers, METH_O, NULL},
@@ -287,6 +314,8 @@ exec(PyObject *module)
     if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0 ||
         PyModule_AddObjectRef(module, "has_bfloat16_products",
                               la_cpu_has_pairs() ? Py_True : Py_False) < 0 ||
+        PyModule_AddObjectRef(module, "has_amx",
+                              la_cpu_lacks_amx() == NULL ? Py_True : Py_False) < 0 ||
         PyModule_AddIntConstant(module, "EVEN_PIECES", LA_EVEN_PIECES) < 0) {
         return -1;
     }

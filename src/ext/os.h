@@ -50,6 +50,10 @@ void la_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(
 /* The number of CPUs that this process may use, or less than 1 if unknown. */
 long la_cpu_count(void);
 
+/* Asks the system to keep the tile registers of AMX for each thread of this process;
+ * returns whether it does. */
+int la_permit_amx(void);
+
 /* Milliseconds since an arbitrary time, from a clock that is cheap to read. */
 int64_t la_clock_ms(void);
 

@@ -10,10 +10,29 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #include "pool.h"
 
 static pthread_t threads[LA_MAX_THREADS];
+
+/* --- AMX, on Linux only ------------------------------------------------------ */
+
+int
+la_permit_amx(void)
+{
+#if defined(__linux__) && defined(__x86_64__)
+    enum {
+        REQUEST = 0x1023,
+        TILE_DATA = 18
+    }; /* ARCH_REQ_XCOMP_PERM, from Linux 5.16 */
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
 
 /* --- affinity, on Linux only ------------------------------------------------- */
 

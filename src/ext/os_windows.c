@@ -107,6 +107,12 @@ la_cpu_count(void)
 
 /* --- time and memory ------------------------------------------------------- */
 
+int
+la_permit_amx(void)
+{
+    return 0;
+}
+
 int64_t
 la_clock_ms(void)
 {

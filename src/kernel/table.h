@@ -58,8 +58,15 @@ enum la_property {
 enum la_pass { LA_ALL_PASSES, LA_PASS_CHANNELS, LA_PASS_SUMS };
 
 /* What products are of: numbers in the kernel's dtype, or pairs of numbers rounded to
- * bfloat16 (pairs.h), multiplied by the instructions of AVX512_BF16 or without them. */
-enum la_products { LA_FLOAT_PRODUCTS, LA_BFLOAT_PRODUCTS, LA_NATIVE_PRODUCTS };
+ * bfloat16 (pairs.h), multiplied by the instructions of AVX512_BF16 or without them, or
+ * 16 rows at a time (amx.h), by the instructions of AMX or without them. */
+enum la_products {
+    LA_FLOAT_PRODUCTS,
+    LA_BFLOAT_PRODUCTS,
+    LA_NATIVE_PRODUCTS,
+    LA_PLAIN_AMX_PRODUCTS,
+    LA_AMX_PRODUCTS
+};
 
 /* Tokens may be stored in 16 bits; states are stored in the dtype of the computation.
  * Operators with LA_HALF_STATES also take states in 16 bits: they read them exactly,

@@ -8,7 +8,14 @@ import pytest
 
 from linattn import _linattn
 
-NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "force_stages", "delay_workers")
+NUMBERS = (
+    "set_amx",
+    "set_num_threads",
+    "hold_threads",
+    "poison_scratch",
+    "force_stages",
+    "delay_workers",
+)
 
 
 def test_overlaps_itself():

@@ -17,15 +17,30 @@ from linattn._core import settings
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 U8, U24 = 2.0**-8, 2.0**-24
-EVERY_ISA = pytest.mark.parametrize("name", settings.available_isas())
+ISAS = settings.available_isas()
+EVERY_ISA = pytest.mark.parametrize("name", [*ISAS, *(f"{x}, AMX" for x in ISAS)])
 
 
 @pytest.fixture(autouse=True)
 def restored():
-    """The choice before the test, whatever the test leaves."""
-    before = linattn.get_products()
+    """The choices before the test, whatever the test leaves."""
+    before, amx = linattn.get_products(), _linattn.get_amx()
+    _linattn.set_amx(0)
     yield
     linattn.set_products(before)
+    _linattn.set_amx(amx)
+
+
+@pytest.fixture
+def isa(isa):
+    """Select an instruction set, and with ", AMX" the sums of AMX in plain C."""
+
+    def select(name):
+        name, _, amx = name.partition(", ")
+        isa(name)
+        _linattn.set_amx(2 if amx else 0)
+
+    return select
 
 
 def draw(n, d, m, lead=(), seed=0, dtype=BFLOAT):
@@ -173,12 +188,12 @@ def as_operand(x):
     return x.astype("f4").astype(BFLOAT).astype("f8")
 
 
-def rounded_twin(q, k, v):
+def rounded_twin(q, k, v, amx):
     """Unnormalised `causal` with rounded scores and states; integers, so that all else is exact.
 
     The scores of the four tokens around a token's own are not rounded (micro.h).
     """
-    n, rows = len(q), 32 if q.shape[-1] <= 192 else 64
+    n, rows = len(q), 32 if q.shape[-1] <= 192 and not amx else 64
     s = np.zeros((q.shape[-1], v.shape[-1]))
     out = []
     for i in range(0, n, rows):
@@ -198,7 +213,7 @@ def test_rounded_twin(isa, name, d, m):
     for n in (1, 2, 7, 31, 32, 33, 64, 65, 131):
         q = rng.integers(-3, 8, (n, d)).astype("f8")
         k, v = rng.integers(-3, 8, (n, d)).astype("f8"), rng.integers(-3, 8, (n, m)).astype("f8")
-        expected, s = rounded_twin(q, k, v)
+        expected, s = rounded_twin(q, k, v, "AMX" in name)
         with linattn.products("bfloat16"):
             o, state = linattn.causal(
                 *(x.astype(BFLOAT) for x in (q, k, v)),

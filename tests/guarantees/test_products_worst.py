@@ -15,6 +15,7 @@ from states import flat
 from table import ATTENTION, GATES
 
 import linattn
+from linattn import _linattn
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOATS = Arithmetic(np.dtype(ml_dtypes.bfloat16), "bfloat16", 2.0**-8)
@@ -88,14 +89,23 @@ def targets() -> dict[str, Target]:
 TARGETS = targets()
 
 
+@pytest.fixture(params=[0, 2], ids=["pairs", "AMX"])
+def sums(request):
+    """Pairs one by one, and the sums of AMX in plain C."""
+    before = _linattn.get_amx()
+    _linattn.set_amx(request.param)
+    yield
+    _linattn.set_amx(before)
+
+
 @pytest.mark.parametrize("name", TARGETS)
-def test_bounds_hold(name, record_property):
+def test_bounds_hold(sums, name, record_property):
     check(TARGETS[name], record_property, 300, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_bounds_hold_for_what_a_search_finds(name, record_property):
+def test_bounds_hold_for_what_a_search_finds(sums, name, record_property):
     check_longer(TARGETS[name], record_property)
 
 
@@ -108,7 +118,7 @@ def test_bounds_are_close(name):
 
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("gates", [None, "weak", "strong", "resets"])
-def test_rules_within_what_is_derived(gates, by_channel):
+def test_rules_within_what_is_derived(sums, gates, by_channel):
     """Random, nearly equal and repeated keys; with no gates, `delta`."""
     for case in ("drawn", "near", "few"):
         given = rules(600, 16, gates or "weak", by_channel)
@@ -135,7 +145,7 @@ LONG = [
 
 @pytest.mark.parametrize("gates", ["weak", "strong", "resets"])
 @pytest.mark.parametrize("rule", LONG, ids=str)
-def test_long_sequences_with_strong_gates(rule, gates):
+def test_long_sequences_with_strong_gates(sums, rule, gates):
     """Forward and gradients, of 8192 tokens: errors do not grow with the sequence."""
     given = rule.operands(n=8192, d=16, m=16, dtype="float32", gates=gates)
     given = {x: y if x == "g" else y.astype(BFLOATS.dtype) for x, y in given.items()}

@@ -7,8 +7,8 @@
 #ifndef LA_MICRO_H
 #define LA_MICRO_H
 
+#include "amx.h"
 #include "chunk.h"
-#include "pairs.h"
 #include "../vectors/fetch.h"
 
 /* One contraction of the chunked recurrences over a state S (K, W):
@@ -85,11 +85,12 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct 
     }
 }
 
-/* c += rows [i, i + rows) of X V; `values` holds V, in pairs or as it is. */
+/* c += rows [i, i + rows) of X V, as far as lanes [from, to) and the diagonal block
+ * hold them; `values` holds V, in pairs or as it is. */
 INLINE void
 tile_rows_of_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
-                      const int nr, struct block v, struct block values,
-                      const enum la_products by)
+                      const int nr, struct block v, struct block values, ptrdiff_t from,
+                      ptrdiff_t to, const enum la_products by)
 {
     const ptrdiff_t next = i + rows;
     const struct block x = block_at(s->dots, i, i), here = block_at(v, i, 0);
@@ -98,10 +99,11 @@ tile_rows_of_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int
         const ptrdiff_t first = lanes_of(next, by);
         tile_diagonal(c, rows, nr, x, here, 1);
         tile_by(c, rows, nr, block_at(far, i, first), 0, block_at(values, first, 0),
-                lanes_of(s->rows, by) - first, by);
+                to - first, by);
     }
     else {
-        tile_by(c, rows, nr, block_at(far, i, 0), 0, values, lanes_of(i, by), by);
+        tile_by(c, rows, nr, block_at(far, i, from), 0, block_at(values, from, 0),
+                lanes_of(i, by) - from, by);
         tile_diagonal(c, rows, nr, x, here, 0);
     }
 }
@@ -116,7 +118,8 @@ tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
 {
     const int some = by == LA_FLOAT_PRODUCTS ? rows : MR;
     LA_EACH(r, rows / some) {
-        tile_rows_of_triangle(c + r * some, s, i + r * some, some, nr, v, values, by);
+        tile_rows_of_triangle(c + r * some, s, i + r * some, some, nr, v, values, 0,
+                              lanes_of(s->rows, by), by);
     }
 }
 
@@ -143,6 +146,21 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
     }
 }
 
+/* The bias, or zeros. */
+INLINE void
+begin_tile(const struct sweep *c, ptrdiff_t col, ptrdiff_t k, vec acc[][NR],
+           const int rows, const int nr)
+{
+    clear_tile(acc, rows, nr);
+    if (k == 0 && c->bias != NULL) {
+        LA_EACH(j, nr) {
+            LA_EACH(r, rows) {
+                acc[r][j] = vload(&c->bias[col + j * VL]);
+            }
+        }
+    }
+}
+
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors, with
  * rows [k, k + kc) of S, which `s` holds.  With k > 0, the product is added to O. */
 INLINE void
@@ -153,42 +171,12 @@ read_tile(const struct sweep *c, ptrdiff_t col, struct block s, struct block val
     const struct block a = by == LA_FLOAT_PRODUCTS ? c->a : c->pairs.a;
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
-    clear_tile(acc, rows, nr);
-    if (k == 0 && c->bias != NULL) {
-        LA_EACH(j, nr) {
-            LA_EACH(r, rows) {
-                acc[r][j] = vload(&c->bias[col + j * VL]);
-            }
-        }
-    }
+    begin_tile(c, col, k, acc, rows, nr);
     if (k == 0 && c->dots.x != NULL) {
         tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col), values, by);
     }
     tile_by(acc, rows, nr, block_at(a, i, lanes_of(k, by)), 0, s, lanes_of(kc, by), by);
     store_tile(c, col, i, acc, k > 0, rows, nr);
-}
-
-/* O = bias + X V + A S for one column tile of nr vectors. */
-INLINE void
-read_tiles(const struct sweep *c, ptrdiff_t col, T *s, struct block values,
-           const int nr, const enum la_products by)
-{
-    LA_PANEL(of_s, KC, nr, by);
-    for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
-        const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
-        const struct block plain = {s + k * nr * VL, nr * VL};
-        const struct block part = paired(of_s, plain, kc, nr * VL, by);
-        ptrdiff_t i = 0;
-        for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
-            read_tile(c, col, part, values, k, kc, i, 2 * LA_TR, nr, by);
-        }
-        for (; i + LA_TR <= c->rows; i += LA_TR) {
-            read_tile(c, col, part, values, k, kc, i, LA_TR, nr, by);
-        }
-        for (; i < c->rows; i += MR) {
-            read_tile(c, col, part, values, k, kc, i, MR, nr, by);
-        }
-    }
 }
 
 /* What sum = old + more lost to rounding; 0 if the sum is inf or NaN, so that an inf
@@ -281,20 +269,11 @@ add_tile(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int compensated
     }
 }
 
-/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
- * summed first: this rounds less, and the sum does not wait for S.  Over thousands of
- * equal chunks, additions to S might still all round one way: `lost` accumulates what
- * each addition lost and adds it to the next (Kahan 1965). */
+/* Rows [l, l + rows) of the next S, from acc = B^T V for one column tile. */
 INLINE void
-write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
-           struct state_tile to, ptrdiff_t l, const int compensated, const int rows,
-           const int nr, const enum la_products by)
+add_chunk(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+          vec acc[][NR], const int compensated, const int rows, const int nr)
 {
-    const struct block b = by == LA_FLOAT_PRODUCTS ? c->b : c->pairs.b;
-    vec acc[2 * LA_TR][NR];
-    la_fetch_some(c->ahead);
-    clear_tile(acc, rows, nr);
-    tile_by(acc, rows, nr, block_at(b, 0, l), 1, values, lanes_of(c->rows, by), by);
     if (!compensated && c->fades) {
         change_and_add(c, to, l, acc, rows, nr);
         return;
@@ -310,44 +289,21 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
     add_tile(to, l, acc, compensated, rows, nr);
 }
 
+/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
+ * summed first: this rounds less, and the sum does not wait for S.  Over thousands of
+ * equal chunks, additions to S might still all round one way: `lost` accumulates what
+ * each addition lost and adds it to the next (Kahan 1965). */
 INLINE void
-write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
-            struct state_tile to, const int compensated, const int nr,
-            const enum la_products by)
+write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
+           struct state_tile to, ptrdiff_t l, const int compensated, const int rows,
+           const int nr, const enum la_products by)
 {
-    const ptrdiff_t end = c->end > 0 ? c->end : c->K;
-    ptrdiff_t l = c->first;
-    for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
-        write_tile(c, col, values, to, l, compensated, 2 * LA_TR, nr, by);
-    }
-    for (; l + LA_TR <= end; l += LA_TR) {
-        write_tile(c, col, values, to, l, compensated, LA_TR, nr, by);
-    }
-    for (; l < end; l += MR) {
-        write_tile(c, col, values, to, l, compensated, MR, nr, by);
-    }
-}
-
-/* Reads, then writes, one column tile of nr vectors. */
-INLINE void
-sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
-            const enum la_products by)
-{
-    const ptrdiff_t at = col * round_up(c->K, MR);
-    LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
-    struct block values = block_at(c->v, 0, col);
-    if (what & LA_WRITE || c->dots.x != NULL) {
-        values = paired(room, values, c->rows, nr * VL, by);
-    }
-    if (what & LA_READ) {
-        read_tiles(c, col, c->s + at, values, nr, by);
-    }
-    if (what & LA_WRITE && c->lost != NULL && !c->fades) {
-        write_tiles(c, col, values, state_tile(c, at), 1, nr, by);
-    }
-    else if (what & LA_WRITE) {
-        write_tiles(c, col, values, state_tile(c, at), 0, nr, by);
-    }
+    const struct block b = by == LA_FLOAT_PRODUCTS ? c->b : c->pairs.b;
+    vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
+    clear_tile(acc, rows, nr);
+    tile_by(acc, rows, nr, block_at(b, 0, l), 1, values, lanes_of(c->rows, by), by);
+    add_chunk(c, col, to, l, acc, compensated, rows, nr);
 }
 
 #endif

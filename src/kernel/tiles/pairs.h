@@ -20,8 +20,25 @@ enum { LA_PAIRED_ROWS = 64 }; /* the most rows of a sweep that takes pairs */
 struct pairs {
     enum la_products by;
     struct block a, keys; /* of the rows of A and of B */
-    struct block b, dots; /* of the columns of B; of the rows of X */
+    struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
 };
+
+/* Whether products are of 16 rows at a time (amx.h). */
+INLINE int
+by_amx(const enum la_products by)
+{
+    return by == LA_PLAIN_AMX_PRODUCTS || by == LA_AMX_PRODUCTS;
+}
+
+/* How pairs are converted, and multiplied where a tile register would hold a score that
+ * its row must not see. */
+INLINE enum la_products
+one_by_one(const enum la_products by)
+{
+    return by == LA_AMX_PRODUCTS         ? LA_NATIVE_PRODUCTS
+           : by == LA_PLAIN_AMX_PRODUCTS ? LA_BFLOAT_PRODUCTS
+                                         : by;
+}
 
 /* The lane at p in every lane. */
 INLINE vec
@@ -147,7 +164,7 @@ static void
 pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
           enum la_products by)
 {
-    if (by == LA_BFLOAT_PRODUCTS ||
+    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
         pair_rows_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
         pair_rows_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
     }
@@ -199,7 +216,7 @@ static void
 pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
              enum la_products by)
 {
-    if (by == LA_BFLOAT_PRODUCTS ||
+    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
         pair_columns_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
         pair_columns_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
     }
@@ -220,6 +237,34 @@ pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
 }
 #endif
 
+/* How many lanes of a column hold `rows` numbers. */
+INLINE ptrdiff_t
+lanes_of(ptrdiff_t rows, const enum la_products by)
+{
+    return by == LA_FLOAT_PRODUCTS ? rows : (rows + 1) / 2;
+}
+
+/* How many are multiplied: with AMX, up to 7 zeros follow. */
+INLINE ptrdiff_t
+padded_lanes(ptrdiff_t rows, const enum la_products by)
+{
+    return round_up(lanes_of(rows, by), by_amx(by) ? LA_AMX_HALF : 1);
+}
+
+/* dst^T = the first `some` rows of the VL x VL lanes at src, then zeros. */
+INLINE void
+store_transposed(struct block dst, const T *src, ptrdiff_t some)
+{
+    vec x[VL];
+    LA_EACH(i, VL) {
+        x[i] = i < some ? vload(&src[i * VL]) : (vec){0};
+    }
+    vtranspose(x);
+    LA_EACH(i, VL) {
+        vstore(&dst.x[i * dst.ld], x[i]);
+    }
+}
+
 /* Lane j of row l of dst: columns 2 l and 2 l + 1 of row j of src; zeros past rows and
  * cols. */
 static void
@@ -230,25 +275,27 @@ pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t co
     const struct block part = {room, VL};
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         const ptrdiff_t some = rows - j < VL ? rows - j : VL;
-        for (ptrdiff_t l = 0; l < cols; l += 2 * VL) {
-            vec x[VL];
-            pair_columns(part, block_at(src, j, l), some, cols - l, by);
-            LA_EACH(i, VL) {
-                x[i] = i < some ? vload(&room[i * VL]) : (vec){0};
-            }
-            vtranspose(x);
-            LA_EACH(i, VL) {
-                vstore(&dst.x[(l / 2 + i) * dst.ld + j], x[i]);
-            }
+        for (ptrdiff_t l = 0; l < padded_lanes(cols, by); l += VL) {
+            pair_columns(part, block_at(src, j, 2 * l), some, cols - 2 * l, by);
+            store_transposed(block_at(dst, l, j), room, some);
         }
     }
 }
 
-/* How many lanes of a column hold `rows` numbers. */
-INLINE ptrdiff_t
-lanes_of(ptrdiff_t rows, const enum la_products by)
+/* Lane t of row j of dst: rows 2 t and 2 t + 1 of column j of src; zeros past rows. */
+static void
+pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                     enum la_products by)
 {
-    return by == LA_FLOAT_PRODUCTS ? rows : (rows + 1) / 2;
+    _Alignas(LA_ALIGN) T room[VL * VL];
+    const struct block part = {room, VL};
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
+            const ptrdiff_t left = rows - 2 * t, some = left < 2 * VL ? left : 2 * VL;
+            pair_rows(part, block_at(src, 2 * t, j), some, VL, by);
+            store_transposed(block_at(dst, j, t), room, (some + 1) / 2);
+        }
+    }
 }
 
 /* Room for the pairs of a tile of nr vectors, if it takes pairs. */
@@ -265,6 +312,9 @@ paired(T *room, struct block src, ptrdiff_t rows, ptrdiff_t cols,
         return src;
     }
     pair_rows(dst, src, rows, cols, by);
+    if (by_amx(by)) {
+        clear_rows(dst, lanes_of(rows, by), padded_lanes(rows, by));
+    }
     return dst;
 }
 
@@ -273,6 +323,7 @@ INLINE ptrdiff_t
 head_rows(const struct la_head *h)
 {
     return h->products == LA_FLOAT_PRODUCTS ? chunk_rows(h->d)
+           : by_amx(h->products)            ? LA_AMX_CHUNK
                                             : paired_chunk_rows(h->d);
 }
 
@@ -282,12 +333,28 @@ wider_of(ptrdiff_t d, ptrdiff_t m)
     return d > m ? d : m;
 }
 
+/* The same for AMX: tiles read rows and lanes past the last ones, and begin at any row
+ * of B that a thread begins with. */
+static void
+take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+{
+    const ptrdiff_t all = round_up(rows, LA_AMX_ROWS), lanes = padded_lanes(K, x->by);
+    x->a = take_block(arena, all, lanes);
+    x->keys = take_block(arena, round_up(lanes, VL), all);
+    x->b = take_block(arena, round_up(K, LA_AMX_ROWS) + LA_AMX_ROWS,
+                      padded_lanes(all, x->by));
+    x->dots = take_block(arena, all, all / 2);
+}
+
 /* Scratch for the pairs of a chunk of `rows` rows, if the head's products take any. */
 static struct pairs
 take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
 {
     struct pairs x = {.by = h->products};
-    if (x.by != LA_FLOAT_PRODUCTS) {
+    if (by_amx(x.by)) {
+        take_amx_pairs(&x, arena, rows, K);
+    }
+    else if (x.by != LA_FLOAT_PRODUCTS) {
         const ptrdiff_t all = round_up(rows, MR);
         x.a = take_block(arena, all, (K + 1) / 2);
         x.keys = take_block(arena, round_up((K + 1) / 2, VL), rows);
@@ -302,7 +369,8 @@ static struct pairs
 take_other_pairs(struct pairs x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
 {
     if (x.by != LA_FLOAT_PRODUCTS) {
-        x.a = take_block(arena, round_up(rows, MR), (K + 1) / 2);
+        x.a = take_block(arena, round_up(rows, by_amx(x.by) ? LA_AMX_ROWS : MR),
+                         padded_lanes(K, x.by));
     }
     return x;
 }

@@ -2,7 +2,78 @@
 #ifndef LA_SWEEP_H
 #define LA_SWEEP_H
 
-#include "micro.h"
+#include "amx_tiles.h"
+
+/* O = bias + X V + A S for one column tile of nr vectors. */
+INLINE void
+read_tiles(const struct sweep *c, ptrdiff_t col, T *s, struct block values,
+           const int nr, const enum la_products by)
+{
+    LA_PANEL(of_s, KC, nr, by);
+    for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
+        const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
+        const struct block plain = {s + k * nr * VL, nr * VL};
+        const struct block part = paired(of_s, plain, kc, nr * VL, by);
+        ptrdiff_t i = 0;
+        for (; by_amx(by) && i < c->rows; i += LA_AMX_ROWS) {
+            amx_read_tile(c, col, part, values, k, kc, i, nr, by);
+        }
+        for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
+            read_tile(c, col, part, values, k, kc, i, 2 * LA_TR, nr, by);
+        }
+        for (; i + LA_TR <= c->rows; i += LA_TR) {
+            read_tile(c, col, part, values, k, kc, i, LA_TR, nr, by);
+        }
+        for (; i < c->rows; i += MR) {
+            read_tile(c, col, part, values, k, kc, i, MR, nr, by);
+        }
+    }
+}
+
+INLINE void
+write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
+            struct state_tile to, const int compensated, const int nr,
+            const enum la_products by)
+{
+    const ptrdiff_t end = c->end > 0 ? c->end : c->K;
+    ptrdiff_t l = c->first;
+    for (; by_amx(by) && l < end; l += LA_AMX_ROWS) {
+        amx_write_tile(c, col, values, to, l, end, compensated, nr, by);
+    }
+    for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
+        write_tile(c, col, values, to, l, compensated, 2 * LA_TR, nr, by);
+    }
+    for (; l + LA_TR <= end; l += LA_TR) {
+        write_tile(c, col, values, to, l, compensated, LA_TR, nr, by);
+    }
+    for (; l < end; l += MR) {
+        write_tile(c, col, values, to, l, compensated, MR, nr, by);
+    }
+}
+
+/* Reads, then writes, one column tile of nr vectors. */
+INLINE void
+sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
+            const enum la_products by)
+{
+    const ptrdiff_t at = col * round_up(c->K, MR);
+    LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
+    struct block values = block_at(c->v, 0, col);
+    amx_begin(by);
+    if (what & LA_WRITE || c->dots.x != NULL) {
+        values = paired(room, values, c->rows, nr * VL, by);
+    }
+    if (what & LA_READ) {
+        read_tiles(c, col, c->s + at, values, nr, by);
+    }
+    if (what & LA_WRITE && c->lost != NULL && !c->fades) {
+        write_tiles(c, col, values, state_tile(c, at), 1, nr, by);
+    }
+    else if (what & LA_WRITE) {
+        write_tiles(c, col, values, state_tile(c, at), 0, nr, by);
+    }
+    amx_end(by);
+}
 
 /* One function for each width and kind of products, shared by all recurrences: tiles
  * are most of the code. */
@@ -30,23 +101,33 @@
 LA_SWEEP_WIDTHS(sweep_floats, LA_FLOAT_PRODUCTS)
 #if LA_HAS_HALVES
 LA_SWEEP_WIDTHS(sweep_pairs, LA_BFLOAT_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_plain_amx, LA_PLAIN_AMX_PRODUCTS)
 #endif
 #if LA_HAS_HALVES && defined(__AVX512F__)
 LA_SWEEP_WIDTHS(sweep_native, LA_NATIVE_PRODUCTS)
+#else
+#define sweep_native sweep_pairs
+#endif
+#if LA_HAS_AMX
+LA_SWEEP_WIDTHS(sweep_amx, LA_AMX_PRODUCTS)
+#else
+#define sweep_amx sweep_plain_amx
+#endif
+
+#if LA_HAS_HALVES
+static void (*const *const sweep_of[])(const struct sweep *, ptrdiff_t, int) = {
+    [LA_FLOAT_PRODUCTS] = sweep_floats,  [LA_BFLOAT_PRODUCTS] = sweep_pairs,
+    [LA_NATIVE_PRODUCTS] = sweep_native, [LA_PLAIN_AMX_PRODUCTS] = sweep_plain_amx,
+    [LA_AMX_PRODUCTS] = sweep_amx,
+};
 #endif
 
 INLINE void
 sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 {
-#if LA_HAS_HALVES && defined(__AVX512F__)
-    if (c->pairs.by == LA_NATIVE_PRODUCTS) {
-        sweep_native[nr - 1](c, col, what);
-        return;
-    }
-#endif
 #if LA_HAS_HALVES
     if (c->pairs.by != LA_FLOAT_PRODUCTS) {
-        sweep_pairs[nr - 1](c, col, what);
+        sweep_of[c->pairs.by][nr - 1](c, col, what);
         return;
     }
 #endif
@@ -57,7 +138,7 @@ sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 static void
 pair_operands(const struct sweep *c, int what)
 {
-    if (c->pairs.by == LA_FLOAT_PRODUCTS) {
+    if (!LA_HAS_HALVES || c->pairs.by == LA_FLOAT_PRODUCTS) {
         return;
     }
     const ptrdiff_t rows = round_up(c->rows, MR);
@@ -68,7 +149,8 @@ pair_operands(const struct sweep *c, int what)
         pair_columns(c->pairs.dots, c->dots, rows, c->rows, c->pairs.by);
     }
     if (what & LA_WRITE) {
-        pair_rows(c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->pairs.by);
+        (by_amx(c->pairs.by) ? pair_rows_transposed : pair_rows)(
+            c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->pairs.by);
     }
 }
 

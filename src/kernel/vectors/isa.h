@@ -33,6 +33,13 @@
 #define LA_STRING_(a) #a
 #define LA_STRING(a) LA_STRING_(a)
 
+/* Whether to compile the instructions of AMX, for which only Linux is asked (os.h). */
+#if defined(__AVX512F__) && defined(__linux__)
+#define LA_HAS_AMX LA_HAS_HALVES
+#else
+#define LA_HAS_AMX 0
+#endif
+
 /* Numbers per vector: VL. */
 #define NR LA_NR
 #define VL ((ptrdiff_t)(LA_VBYTES / sizeof(T)))

@@ -1,0 +1,379 @@
+"""Products of bfloat16 operands by AMX: when they are chosen, and the sums that they compute.
+
+The instructions run on processors with AMX alone.  Their sums are tested in plain C, which the same
+kernels call in their place (src/kernel/tiles/amx.h); test_products.py has the guarantees.  And the
+instructions themselves are computed by a signal handler (trapped_amx.c), to the same bits.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import _linattn
+from linattn._core import settings
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+BFLOAT = np.dtype(ml_dtypes.bfloat16)
+OFF, ON, PLAIN, TRAPPED = range(4)
+ISAS = settings.available_isas()
+INFO = "import sys, linattn.__main__ as m; sys.exit(m.main(['info', '--json']))"
+
+
+@pytest.fixture
+def plain(isa):
+    """Select an instruction set and the sums of AMX in plain C, for products of bfloat16."""
+    before = _linattn.get_amx()
+
+    def select(name):
+        isa(name)
+        _linattn.set_amx(PLAIN)
+
+    with linattn.products("bfloat16"):
+        yield select
+    _linattn.set_amx(before)
+
+
+# --- the choice -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_off_by_default(interpreter, monkeypatch, value):
+    monkeypatch.delenv("LINATTN_AMX", raising=False)
+    given = {} if value is None else {"LINATTN_AMX": value}
+    stdout, _ = interpreter(INFO, LINATTN_PRODUCTS="bfloat16", **given)
+    assert json.loads(stdout)["AMX-BF16"] == ("off" if _linattn.has_amx else "not available")
+    stdout, _ = interpreter("from linattn import _linattn; print(_linattn.get_amx())", **given)
+    assert stdout.strip() == "0"
+
+
+def test_on_or_an_error_that_says_why(interpreter):
+    """What the processor and the system lack, if they lack anything."""
+    script = "from linattn import _linattn; print(_linattn.get_amx())"
+    if _linattn.has_amx:
+        stdout, _ = interpreter(script, LINATTN_AMX="1")
+        assert stdout.strip() == "1"
+        return
+    _, stderr = interpreter(script, LINATTN_AMX="1", code=1)
+    assert "ImportError: environment variable LINATTN_AMX is '1': " in stderr
+    assert "no AMX-BF16" in stderr or "AMX is used on Linux" in stderr or "x86-64-v4" in stderr
+    command = [sys.executable, "-m", "linattn", "info", "--json"]
+    environment = os.environ | {"LINATTN_AMX": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert done.returncode == 1
+    assert "LINATTN_AMX" in problem
+    assert problem in done.stderr
+
+
+def test_processor_and_system_are_both_asked():
+    """As Linux lists them, for those of its versions that know AMX."""
+    if not os.path.exists("/proc/cpuinfo"):
+        pytest.skip("no /proc/cpuinfo")
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        words = set(lines.read().split())
+    assert not _linattn.has_amx or {"amx_bf16", "amx_tile", "avx512_bf16"} <= words
+
+
+def test_what_is_lacking_changes_nothing():
+    if _linattn.has_amx:
+        pytest.skip("AMX is here")
+    before = _linattn.get_amx()
+    _linattn.set_amx(PLAIN)
+    try:
+        with pytest.raises(ValueError, match=r"AMX|x86-64-v4"):
+            _linattn.set_amx(ON)
+        assert _linattn.get_amx() == PLAIN
+    finally:
+        _linattn.set_amx(before)
+
+
+@pytest.mark.parametrize("value", ["2", "yes", "-1", " 1"])
+def test_wrong_values_in_the_environment(interpreter, value):
+    _, stderr = interpreter("import linattn", LINATTN_AMX=value, code=1)
+    assert f"environment variable LINATTN_AMX is {value!r}: expected 0 or 1" in stderr
+
+
+@pytest.mark.parametrize("choice", [-1, 4, 10**6])
+def test_wrong_choices(choice):
+    with pytest.raises(ValueError, match=f"choice is {choice}; expected 0 to 3"):
+        _linattn.set_amx(choice)
+
+
+def test_float32_products_do_not_use_it(isa):
+    """Nor do operands of other dtypes."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 100, 20)).astype("f4")
+    expected = linattn.causal(q, k, v).tobytes()
+    narrow = [x.astype(BFLOAT) for x in (q, k, v)]
+    of_floats = linattn.causal(*narrow).tobytes()
+    before = _linattn.get_amx()
+    _linattn.set_amx(PLAIN)
+    try:
+        with linattn.products("bfloat16"):
+            assert linattn.causal(q, k, v).tobytes() == expected
+        with linattn.products("float32"):
+            assert linattn.causal(*narrow).tobytes() == of_floats
+    finally:
+        _linattn.set_amx(before)
+
+
+def test_one_isa_keeps_the_choice(plain):
+    """A result of several calls has the bits of one choice."""
+    plain(ISAS[0])
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 100, 20)).astype(BFLOAT)
+    expected = linattn.causal(q, k, v).tobytes()
+    with settings.one_isa():
+        _linattn.set_amx(OFF)
+        assert linattn.causal(q, k, v).tobytes() == expected
+    assert linattn.causal(q, k, v).tobytes() != expected
+
+
+# --- the sums ---------------------------------------------------------------------------------
+
+
+def flush(x):
+    """float32, with zeros for subnormal numbers."""
+    x = np.float32(x)
+    return np.where(abs(x) < np.finfo("f4").tiny, np.copysign(np.float32(0), x), x)
+
+
+def tdpbf16ps(c, a, b):
+    """c + a b, as Intel's manual defines the instruction: even and odd factors apart.
+
+    A product of two bfloat16 numbers is exact in float64, so that it is rounded once, but for ties.
+    """
+    even, odd = np.zeros_like(c), np.zeros_like(c)
+    a, b = flush(a).astype("f8"), flush(b).astype("f8")
+    for i in range(0, a.shape[1], 2):
+        even = flush(even + a[:, i, None] * b[i])
+        odd = flush(odd + a[:, i + 1, None] * b[i + 1])
+    return flush(flush(c) + flush(even + odd))
+
+
+def by_tiles(a, b):
+    """a b, in parts of 32 numbers."""
+    c = np.zeros((a.shape[0], b.shape[1]), "f4")
+    for i in range(0, a.shape[1], 32):
+        part = min(32, a.shape[1] - i)
+        x, y = np.zeros((a.shape[0], 32), "f4"), np.zeros((32, b.shape[1]), "f4")
+        x[:, :part], y[:part] = a[:, i : i + 32], b[i : i + 32]
+        c = tdpbf16ps(c, x, y)
+    return c
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 32, 33, 50, 64])
+@pytest.mark.parametrize("scale", [1, 1e-19])
+def test_order_of_sums(plain, name, n, scale):
+    """The state after one chunk is the product of its keys and values: to the bit.
+
+    With the second scale, many products are subnormal.
+    """
+    plain(name)
+    rng = np.random.default_rng(n)
+    for d, m in ((1, 1), (5, 37), (40, 16), (64, 64), (33, 130)):
+        k, v = (rng.standard_normal((n, x)) * scale for x in (d, m))
+        k, v = k.astype(BFLOAT), v.astype(BFLOAT)
+        options = {"feature_map": "identity", "normalize": False, "return_state": True}
+        _, state = linattn.causal(k, k, v, **options)
+        expected = by_tiles(k.T.astype("f4"), v.astype("f4"))
+        np.testing.assert_array_equal(state.s, expected + np.float32(0))
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_no_score_of_a_later_token_is_multiplied(plain, name):
+    """A NaN in a value, or a key, reaches the tokens from its own on, and no column but its own."""
+    plain(name)
+    options = {"feature_map": "identity", "normalize": False}
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 130, 24)).astype(BFLOAT)
+    expected = linattn.causal(q, k, v, **options)
+    for t in range(130):
+        wrong = v.copy()
+        wrong[t, 3] = np.nan
+        found = linattn.causal(q, k, wrong, **options)
+        assert np.isnan(found[t:, 3].astype("f4")).all(), t
+        found[t:, 3] = expected[t:, 3]
+        assert found.tobytes() == expected.tobytes(), t
+        wrong = k.copy()
+        wrong[t] = np.nan
+        found = linattn.causal(q, wrong, v, **options)
+        assert np.isnan(found[t:].astype("f4")).all(), t
+        assert found[:t].tobytes() == expected[:t].tobytes(), t
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_no_gradient_of_an_earlier_token_is_multiplied(plain, name):
+    """A NaN in a cotangent reaches the gradients of values up to its own token, in its column."""
+    plain(name)
+    options = {"feature_map": "identity", "normalize": False}
+    rng = np.random.default_rng(0)
+    q, k, v, g = rng.standard_normal((4, 100, 24)).astype(BFLOAT)
+    expected = linattn.causal_backward(q, k, v, g, **options)
+    for t in range(100):
+        wrong = g.copy()
+        wrong[t, 3] = np.nan
+        dq, dk, dv = linattn.causal_backward(q, k, v, wrong, **options)
+        assert np.isnan(dv[: t + 1, 3].astype("f4")).all(), t
+        assert np.isnan(dk[: t + 1].astype("f4")).all(), t
+        assert np.isnan(dq[t].astype("f4")).all(), t
+        dv[: t + 1, 3], dq[t] = expected[2][: t + 1, 3], expected[0][t]
+        assert dv.tobytes() == expected[2].tobytes(), t
+        assert dk[t + 1 :].tobytes() == expected[1][t + 1 :].tobytes(), t
+        assert dq.tobytes() == expected[0].tobytes(), t
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_prefixes_have_the_same_bits(plain, name):
+    """Tiles hold rows that do not exist; a row has the bits that it has among more rows."""
+    plain(name)
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 140, 40)).astype(BFLOAT)
+    g = -rng.exponential(0.1, 140).astype("f4")
+    whole, gated = linattn.causal(q, k, v), linattn.gated(q, k, v, g)
+    for n in range(1, 140):
+        assert linattn.causal(q[:n], k[:n], v[:n]).tobytes() == whole[:n].tobytes(), n
+        assert linattn.gated(q[:n], k[:n], v[:n], g[:n]).tobytes() == gated[:n].tobytes(), n
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("n, d, m", [(1, 1, 1), (5, 3, 20), (70, 40, 33), (37, 130, 70)])
+def test_scratch_may_hold_anything(plain, name, n, d, m):
+    """Rows past the last one, which tiles read."""
+    plain(name)
+    rng = np.random.default_rng(0)
+    q, k, g = rng.standard_normal((3, n, d)).astype(BFLOAT)
+    v = rng.standard_normal((n, m)).astype(BFLOAT)
+    g, beta = -abs(g.astype("f4")), np.full(n, 0.01, BFLOAT)
+    for call in (
+        lambda: linattn.causal(q, k, v, return_state=True),
+        lambda: linattn.causal_backward(q, k, v, v),
+        lambda: linattn.gated(q, k, v, g, return_state=True),
+        lambda: linattn.gated_backward(q, k, v, g, v),
+        lambda: linattn.gated_delta(q, k, v, g, beta),
+        lambda: linattn.gated_delta_backward(q, k, v, g, beta, v),
+    ):
+        expected = flat_bytes(call())
+        for byte in (0x7F, 0xFF):
+            _linattn.poison_scratch(byte)
+            try:
+                assert flat_bytes(call()) == expected
+            finally:
+                _linattn.poison_scratch(0)
+
+
+def flat_bytes(results):
+    if isinstance(results, np.ndarray):
+        return [results.tobytes()]
+    return [y for x in results if x is not None for y in flat_bytes(x)]
+
+
+def test_sets_of_different_vectors_agree(plain):
+    """To the bit, where nothing else depends on the length of vectors."""
+    names = [x for x in ISAS if x in ("x86-64-v3", "x86-64-v4")]
+    if len(names) < 2:
+        pytest.skip("one instruction set here")
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 2, 300, 70)).astype(BFLOAT)
+    g = -rng.exponential(0.1, (2, 300)).astype("f4")
+    found = []
+    for name in names:
+        plain(name)
+        found.append([linattn.causal(q, k, v, feature_map="identity", normalize=False).tobytes()])
+        found[-1].append(linattn.gated(q, k, v, g, feature_map="relu").tobytes())
+    assert found[0] == found[1]
+
+
+# --- the instructions -------------------------------------------------------------------------
+
+
+TRAPPED_SCRIPT = """
+import ctypes
+import ml_dtypes, numpy as np
+import linattn
+from linattn import _linattn
+from states import flat
+
+trap = ctypes.CDLL(sys.argv[1])
+assert trap.trapped_begin() == 0
+linattn.set_num_threads(1)  # other threads block signals
+linattn.set_isa("x86-64-v4")
+linattn.set_products("bfloat16")
+rng = np.random.default_rng(0)
+for n, d, m in ((1, 1, 1), (31, 5, 20), (70, 40, 33), (150, 64, 64), (100, 130, 70), (80, 20, 200)):
+    q, k, g = (rng.standard_normal((n, d)).astype(ml_dtypes.bfloat16) for _ in range(3))
+    v = rng.standard_normal((n, m)).astype(ml_dtypes.bfloat16)
+    keys = (k / 2 / np.sqrt(d)).astype(k.dtype)
+    g, beta = -abs(g.astype("f4")), np.full(n, 0.5, k.dtype)
+    for name, call in {
+        "causal": lambda: linattn.causal(q, k, v, return_state=True),
+        "causal_backward": lambda: linattn.causal_backward(q, k, v, v),
+        "gated": lambda: linattn.gated(q, k, v, g, return_state=True),
+        "gated_backward": lambda: linattn.gated_backward(q, k, v, g, v),
+        "delta": lambda: linattn.delta(q, keys, v, beta),
+        "delta_backward": lambda: linattn.delta_backward(q, keys, v, beta, v),
+        "gated_delta": lambda: linattn.gated_delta(q, keys, v, g, beta),
+        "gated_delta_backward": lambda: linattn.gated_delta_backward(q, keys, v, g, beta, v),
+        "dplr": lambda: linattn.dplr(q, keys, v, -keys, keys, g),
+        "dplr_backward": lambda: linattn.dplr_backward(q, keys, v, -keys, keys, g, v),
+    }.items():
+        _linattn.set_amx(2)
+        expected = [x.tobytes() for x in flat(call())]
+        before = [trap.trapped_count(i) for i in range(5)]
+        _linattn.set_amx(3)
+        found = [x.tobytes() for x in flat(call())]
+        assert found == expected, (name, n, d, m)
+        configured, released, loads, stores, products = (
+            trap.trapped_count(i) - x for i, x in enumerate(before)
+        )
+        assert configured == released > 0, name
+        assert not trap.trapped_is_configured(), name
+        assert products > 0 < stores, name
+print("done")
+"""
+
+
+@pytest.mark.any_isa
+def test_instructions(interpreter, tmp_path):
+    """A signal handler computes each of them, and tiles are released; with the bits of plain C."""
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("no compiler here, or no Linux")
+    if "x86-64-v4" not in ISAS or not _linattn.has_bfloat16_products or _linattn.has_amx:
+        pytest.skip("no processor with AVX512-BF16 and without AMX")
+    library = tmp_path / "trapped_amx.so"
+    flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-Wall", "-Werror"]
+    source = Path(__file__).parents[1] / "support" / "trapped_amx.c"
+    subprocess.run(["cc", *flags, source, "-o", library, "-lm"], check=True)
+    stdout, _ = interpreter(TRAPPED_SCRIPT.replace("sys.argv[1]", repr(str(library))), timeout=300)
+    assert stdout.strip() == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.any_isa
+def test_each_function_with_tiles_sets_them_up_and_releases_them():
+    """In the disassembly: LDTILECFG before the first tile instruction, TILERELEASE at each end."""
+    if shutil.which("objdump") is None or "x86-64-v4" not in ISAS:
+        pytest.skip("no objdump, or no kernels with AMX")
+    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", _linattn.__file__]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    functions = [x for x in text.split("\n\n") if "tdpbf16ps" in x]
+    assert functions
+    for function in functions:
+        words = [line.split("\t")[1].split() for line in function.splitlines() if "\t" in line]
+        names = [x[0] for x in words]
+        tiles = [i for i, x in enumerate(names) if x in ("tileloadd", "tilestored", "tdpbf16ps")]
+        assert names.count("ldtilecfg") == 1
+        assert names.index("ldtilecfg") < min(tiles)
+        assert names.count("tilerelease") >= 1
+        multiplied = {x[1] for x in words if x[0] == "tdpbf16ps"}
+        assert multiplied <= {f"tmm{i},tmm{j},tmm{j + 1}" for i in range(4) for j in (4, 6)}
+        stored = {x[-1] for x in words if x[0] == "tilestored"}
+        assert all(x.rpartition(",")[2] in {f"tmm{i}" for i in range(4)} for x in stored)
