@@ -128,8 +128,11 @@ class Kernels(Interface):
             self.step_op = [*operators].index(step)  #: as `fast_step` takes it
 
     def _gufuncs(self, form: str, blocks: bool) -> Table:
-        suffixes = [x.suffix for x in self.operands if x.suffix] + [whole_blocks.SUFFIX] * blocks
-        return Table(form, suffixes, mapped=self.mapped, normalizer=self.normalizer)
+        return Table(
+            form, [x.suffix for x in self.operands if x.suffix], mapped=self.mapped,
+            normalizer=self.normalizer, blocks=whole_blocks.SUFFIX if blocks else "",
+            apart=[x.suffix for x in self.operands if not x.has_tokens],
+        )  # fmt: skip
 
     def _key(
         self, function: str, call: Call, feature_map: Any, normalize: Any, block: int | None

@@ -165,13 +165,13 @@ def _through_blocks(
     options: dict[str, Any],
 ) -> tuple[Any, ...]:  # fmt: skip
     """The sums of the gradients through the output and of those through the states."""
-    options = {"initial_state": initial_state, **options}
+    options, operands = {"initial_state": initial_state, **options}, tuple(cut.operands)
     none = cut.state([np.zeros((*cut.call.batch, *x), cut.wide) for x in cut.cores.values()])
     *o, first = cut.r.backward(
-        cut.operands, grad_out=cut.grad_out, grad_state=none, block=block, **options
+        operands, grad_out=cut.grad_out, grad_state=none, block=block, **options
     )
     *states, more = backward(
-        cut.r, cut.operands, state_at, grad_out=np.zeros_like(cut.grad_out), grad_state=grad_state,
+        cut.r, operands, state_at, grad_out=np.zeros_like(cut.grad_out), grad_state=grad_state,
         **options,
     )  # fmt: skip
     sums = [x + y for x, y in zip(o, states, strict=True)]

@@ -158,10 +158,7 @@ static int
 fits(const struct job *job)
 {
     const ptrdiff_t gates = la_job_dimension(job->call, 'g', LA_GATES);
-    /* With a bonus, each token reads a state of its own. */
-    const int apart =
-        job->by_id[LA_AT_block] != NULL && job->by_id[LA_AT_bonus] != NULL;
-    return gates == LA_GATES && !apart &&
+    return gates == LA_GATES &&
            (!(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head));
 }
 

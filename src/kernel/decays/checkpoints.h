@@ -48,8 +48,8 @@ count_chunks(struct checkpoints *r, const struct la_head *h, const struct decay 
         if (h->poll(h->poll_arg)) {
             return; /* the interval is large enough for any number of chunks */
         }
-        i += load_sums(
-            h, span(i, r->rows, i + r->rows, token_block_end(h, i), NULL), decay);
+        i += load_sums(h, span(i, r->rows, i + r->rows, token_block_end(h, i), NULL),
+                       decay);
     }
     if (!decay->channels) {
         r->interval = checkpoint_interval(chunks);

@@ -158,9 +158,8 @@ causal_queries(const struct la_head *h, const struct causal_gradient *r,
     if (h->normalize && c->dots.x != NULL) {
         running_sums(r->zs, r->z, r->z_lost, c->v, c->rows);
     }
-    const int lifted =
-        query_gradient(h, r->da, r->a, r->zs, c->rows, rates->r + place,
-                       rates->w + place, keyless, lift);
+    const int lifted = query_gradient(h, r->da, r->a, r->zs, c->rows, rates->r + place,
+                                      rates->w + place, keyless, lift);
     chain(r->da, &h->q, t, h->d, r->a, h->map);
     if (lifted) {
         lift_rows(r->da, c->rows, h->d, lift);

@@ -123,7 +123,6 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
              ptrdiff_t first, ptrdiff_t count)
 {
     const ptrdiff_t size = state_size(h->d, h->m);
-    const size_t bytes = (size_t)size * sizeof(T);
     const ptrdiff_t at = first / r->interval * size;
     struct la_fetch ahead = {0};
     struct sweep c = {
@@ -136,12 +135,12 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .pairs = r->reverse.pairs,
     };
     compensate_state(&c, h, r->losses + at, rows_in_block(h, r->rows));
-    memcpy(c.s, r->checkpoints + at, bytes);
+    memcpy(c.s, r->checkpoints + at, (size_t)size * sizeof(T));
     for (ptrdiff_t i = first; i < first + count - 1; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        memcpy(c.s + size, c.s, bytes);
+        c.from = c.s;
         c.s += size;
         const struct span t = delta_span(h, r, i, i + 1, &ahead);
         c.rows = t.rows;

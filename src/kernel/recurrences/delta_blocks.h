@@ -36,12 +36,8 @@ delta_block_readers(const struct la_head *h, const struct reverse_scratch *r,
                       .ahead = t.ahead,
                       .pairs = r->pairs};
     compensate_state(&c, h, r->lost, rows_in_block(h, rows));
-    if (add_token_block_readers(h, c, r->scale, token_block_begin(h, t),
-                                t.first + t.rows, rows)) {
-        return 1;
-    }
-    transpose_state(r->rt, r->r, h->d, h->m);
-    return 0;
+    return add_token_block_readers(h, c, r->scale, token_block_begin(h, t),
+                                   t.first + t.rows, rows);
 }
 
 #endif

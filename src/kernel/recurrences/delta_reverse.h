@@ -90,7 +90,6 @@ static void
 reverse_begin(const struct la_head *h, const struct reverse_scratch *r)
 {
     load_state(r->r, &h->grad_s, h->d, h->m);
-    transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
 }
 
@@ -320,8 +319,7 @@ sweep_gradient(const struct la_head *h, struct reverse *c, ptrdiff_t width,
     c->write.rows = c->readers + c->rows;
     c->write.b = b;
     c->write.v = r->gn;
-    compensate_state(&c->write, h, r->lost,
-                     rows_in_block(h, delta_chunk_rows(h->d)));
+    compensate_state(&c->write, h, r->lost, rows_in_block(h, delta_chunk_rows(h->d)));
     pair_operands(&c->read, LA_READ);
     pair_operands(&c->write, LA_WRITE);
 }
@@ -370,10 +368,10 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
               const struct la_array *errors, struct span t, T *s)
 {
     struct reverse c = reverse_chunk(h, r, t);
+    transpose_state(r->rt, r->r, h->d, h->m);
     load_reverse(h, &c, errors, t);
     delta_values_back(h, &c, round_up(h->m, VL), t.ahead);
     delta_features_back(h, &c, t, s);
-    transpose_state(r->rt, r->r, h->d, h->m);
 }
 
 #endif

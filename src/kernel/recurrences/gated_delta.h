@@ -246,8 +246,8 @@ compute_gated_delta(const struct la_head *h, int dplr)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows,
-                             token_block_end(h, i), look);
+        struct span t =
+            span(i, up_to_cut(h, i, r.rows), i + r.rows, token_block_end(h, i), look);
         const int exact = keeps_nothing(&r.decay); /* the chunk before */
         t.rows = load_decays(h, t, &r.decay);
         c.write.fades = exact && keeps_nothing(&r.decay);

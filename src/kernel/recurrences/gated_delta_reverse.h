@@ -329,13 +329,13 @@ gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r
                     const struct la_array *errors, struct span t, T *s)
 {
     struct reverse c = gated_reverse_chunk(h, r, t);
+    transpose_state(r->base.rt, r->base.r, h->d, h->m);
     load_gated_delta_reverse(h, &c, r, errors, t);
     gated_values_back(h, &c, r, round_up(h->m, VL), t.ahead);
     if (!r->dplr) {
         forget(&r->decay, r->base.r, h->d, round_up(h->m, VL), 0);
     }
     gated_features_back(h, &c, r, t, s);
-    transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }
 
 #endif

@@ -80,7 +80,7 @@ chunk_begin(const struct la_head *h, ptrdiff_t rows, ptrdiff_t chunk)
 /* The outputs of the tokens from i to `end`, from the state of the sweep. */
 static int
 read_token_block(const struct la_head *h, struct sweep c, const T *scale, ptrdiff_t i,
-           ptrdiff_t end, ptrdiff_t rows)
+                 ptrdiff_t end, ptrdiff_t rows)
 {
     c.dots.x = NULL;
     for (; i < end; i += rows) {
@@ -99,7 +99,8 @@ read_token_block(const struct la_head *h, struct sweep c, const T *scale, ptrdif
 
 /* C of the tokens t. */
 static void
-load_scaled_cotangents(const struct la_head *h, struct block c, const T *scale, struct span t)
+load_scaled_cotangents(const struct la_head *h, struct block c, const T *scale,
+                       struct span t)
 {
     load_plain(c, &h->grad_out, t, h->m);
     if (h->scale != 1) {
@@ -109,8 +110,8 @@ load_scaled_cotangents(const struct la_head *h, struct block c, const T *scale, 
 
 /* dq of the tokens from i to `end`, from S^T, the state of the sweep; a is scratch. */
 static int
-token_block_dq(const struct la_head *h, struct sweep c, struct block a,
-                    const T *scale, ptrdiff_t i, ptrdiff_t end, ptrdiff_t rows)
+token_block_dq(const struct la_head *h, struct sweep c, struct block a, const T *scale,
+               ptrdiff_t i, ptrdiff_t end, ptrdiff_t rows)
 {
     for (; i < end; i += rows) {
         const struct span t = span(i, rows, i + rows, end, c.ahead);
@@ -133,8 +134,8 @@ token_block_dq(const struct la_head *h, struct sweep c, struct block a,
 /* R after the block, with what the tokens from i to `end` read; R is the state of the
  * sweep. */
 static int
-add_token_block_readers(const struct la_head *h, struct sweep c, const T *scale, ptrdiff_t i,
-                  ptrdiff_t end, ptrdiff_t rows)
+add_token_block_readers(const struct la_head *h, struct sweep c, const T *scale,
+                        ptrdiff_t i, ptrdiff_t end, ptrdiff_t rows)
 {
     c.keep = c.change = NULL;
     for (; i < end; i += rows) {
