@@ -256,8 +256,8 @@ la_gufunc_form(enum la_op op)
 const struct la_gufunc *
 la_gufunc_variant(enum la_op op, la_variant variant, enum la_map map)
 {
-    /* add_variants counts through the subsets of the offered bits in this order, and all
-     * exist where there are no blocks. */
+    /* add_variants counts through the subsets of the offered bits in this order, and
+     * without blocks all of them exist. */
     int rank = 0, place = 0;
     for (la_variant bit = 1; bit <= of_operator[op].offered; bit *= 2) {
         if (of_operator[op].offered & bit) {

@@ -46,8 +46,8 @@ struct la_signature {
 /* All bits that a form offers. */
 la_variant la_variants(const struct la_form *form);
 
-/* Whether a subset of them is a variant.  All are, but that tokens in blocks, which read
- * nothing but one state, have no operand that all tokens share besides. */
+/* Whether a subset of them is a variant.  All are, except those with blocks, whose
+ * tokens read nothing but a state, and an optional operand that tokens share. */
 int la_variant_exists(const struct la_form *form, la_variant variant);
 
 /* The signature of a variant. */

@@ -67,7 +67,7 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     store_rows(&o, t, h->m, r->o, r->den);
 }
 
-/* The tokens from i on.  Returns the token that the scan continues at, or -1 to stop. */
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
               ptrdiff_t i, struct la_fetch *look, int keyless)

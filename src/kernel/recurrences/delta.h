@@ -238,7 +238,7 @@ load_delta_writers(const struct la_head *h, const struct delta_scratch *r,
     triangle(r->l, r->ba, r->ba, c->rows, h->d);
 }
 
-/* The tokens from i on.  Returns the token that the scan continues at, or -1 to stop. */
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 delta_chunks(const struct la_head *h, const struct delta_scratch *r,
              struct delta_chunk *c, ptrdiff_t i, struct la_fetch *look)

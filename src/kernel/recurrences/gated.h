@@ -83,7 +83,7 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
     to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
-/* The tokens from i on.  Returns the token that the scan continues at, or -1 to stop. */
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c,
              ptrdiff_t i, struct la_fetch *look)

@@ -7,8 +7,10 @@
  *
  *    O = scale A S
  *    dA = C S^T
- *    R <- R + A^T C     R: the gradient of that state, before the reverse scan goes on to
- *                       what the block wrote
+ *    R <- R + A^T C
+ *
+ * where R is the gradient of that state, before the reverse scan goes on to what the
+ * block wrote.
  *
  * So no later block is ever multiplied with, and nothing has to be masked. */
 #ifndef LA_TOKEN_BLOCKS_H
@@ -31,7 +33,7 @@ ends_token_block(const struct la_head *h, struct span t)
     return h->block > 0 && t.first + t.rows == token_block_end(h, t.first);
 }
 
-/* All tokens of the block that ends with t, the chunks of which have up to t.rows. */
+/* The first token of the block that ends with the tokens t. */
 INLINE ptrdiff_t
 token_block_begin(const struct la_head *h, struct span t)
 {
@@ -75,7 +77,7 @@ chunk_begin(const struct la_head *h, ptrdiff_t rows, ptrdiff_t chunk)
     return before * h->block + chunk % each * rows;
 }
 
-/* --- what the tokens of a block read, of operators without a normaliser ------------ */
+/* --- what tokens read, of operators without a normaliser ----------------------- */
 
 /* The outputs of the tokens from i to `end`, from the state of the sweep. */
 static int
