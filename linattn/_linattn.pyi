@@ -24,6 +24,7 @@ class _Operator(TypedDict):
     compensated: bool
     half_states: bool
     products: bool
+    blocks: bool
     public: bool
     complex: bool
     elementwise: bool

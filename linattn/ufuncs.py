@@ -25,6 +25,10 @@ stand for a gate per key channel, a strength per value channel, and erase keys a
 ``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
 ``_backward`` and ``_step`` forms.
 
+``causal``, ``delta``, ``gated``, ``gated_delta`` and their gradients also have forms with
+``_block``, after the suffixes of operands: ``causal_block_elu(q, k, v, scale, eps, block)``, with
+so many tokens in each block.
+
 ``causal_conv1d(x, weight, silu)`` is `linattn.causal_conv1d`, with silu 0 or 1, and
 ``causal_conv1d_bias(x, weight, bias, silu)`` the same with a bias.
 

@@ -17,10 +17,10 @@ from .._states import state_arrays
 from .._states.state_arrays import State
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._names import unknown_map
-from . import mapped
+from . import mapped, whole_blocks
 from .interface import Interface
 from .plain import Plain
-from .tables import Table
+from .tables import Key, Table
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -56,8 +56,6 @@ class Kernels(Interface):
         The public function, where it also calls another recurrence.
     one_array : bool, default False
         Whether a state is an array, not a named tuple.
-    blocks : bool, default False
-        Whether tokens may be in blocks that read one state (`whole_blocks`).
     holder : type, default State
         The named tuple otherwise, with the fields of the row.
     **letters : dict
@@ -75,7 +73,6 @@ class Kernels(Interface):
         root_scale: bool = False,
         function: str = "",
         one_array: bool = False,
-        blocks: bool = False,
         holder: type[Any] = State,
         **letters: Mapping[str, Any],
     ) -> None:
@@ -83,7 +80,9 @@ class Kernels(Interface):
         self.transition = "scaled" if decay is not None else transition
         self.decay, self.first, self.root_scale = decay, first, root_scale
         self.layout = Layout.of(name, public, **letters)
-        self.one_array, self.blocks, self.holder = one_array, blocks, holder
+        self.one_array, self.holder = one_array, holder
+        #: Whether tokens may be in blocks that read one state (`whole_blocks`).
+        self.blocks: bool = row["blocks"]
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
@@ -119,18 +118,28 @@ class Kernels(Interface):
         self.half_states = found | {"backward": found["forward"]}  # a gradient converts them
         self._plain = Plain(self)
         form = "_keys" if self.cross else "_state"
-        self._stateless = self._gufuncs(name + "{}")
-        self._stateful = self._gufuncs(name + "{}" + form)
-        self._stateless_backward = self._gufuncs(name + "{}_backward")
-        self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward")
+        self._stateless = self._gufuncs(name + "{}", self.blocks)
+        self._stateful = self._gufuncs(name + "{}" + form, self.blocks)
+        self._stateless_backward = self._gufuncs(name + "{}_backward", self.blocks)
+        self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward", self.blocks)
         if not self.cross:
             stem, end, _ = step.partition("_step")
-            self._step = self._gufuncs(f"_{stem}{{}}{end}")
+            self._step = self._gufuncs(f"_{stem}{{}}{end}", False)
             self.step_op = [*operators].index(step)  #: as `fast_step` takes it
 
-    def _gufuncs(self, form: str) -> Table:
-        suffixes = [x.suffix for x in self.operands if x.suffix]
-        return Table(form, suffixes, mapped=self.mapped, normalizer=self.normalizer)
+    def _gufuncs(self, form: str, blocks: bool) -> Table:
+        return Table(
+            form, [x.suffix for x in self.operands if x.suffix], mapped=self.mapped,
+            normalizer=self.normalizer, blocks=whole_blocks.SUFFIX if blocks else "",
+            apart=[x.suffix for x in self.operands if not x.has_tokens],
+        )  # fmt: skip
+
+    def _key(
+        self, function: str, call: Call, feature_map: Any, normalize: Any, block: int | None
+    ) -> Key:
+        """The key of a call in the tables of its gufuncs, checked."""
+        variant = call.variant + whole_blocks.suffix(block)
+        return self._stateless.key(function, variant, feature_map, normalize)
 
     def tables(self) -> Iterator[tuple[str, bool, Table]]:
         """Its gufuncs: the method, whether they take lengths and states, and their names."""
@@ -162,12 +171,7 @@ class Kernels(Interface):
         scale = self.default_scale(operands) if scale is None else scale
         normalize = flags.pop("normalize", False)
         outside = mapped.outside(feature_map)
-        if normalize and outside and isinstance(feature_map, PositiveRandomFeatures):
-            raise ValueError(
-                f"{function}: feature_map is {feature_map!r}; expected another map, or "
-                "normalize=False, where the sequence is in blocks: its states carry a scale of "
-                "their own"
-            )
+        mapped.refuse_rescaling(function, feature_map, normalize)
         call = self.layout.read(function, operands)
         self._stateless.key(
             function, call.variant, "identity" if outside else feature_map, normalize
@@ -189,11 +193,14 @@ class Kernels(Interface):
         eps: Any,
         normalize: bool,
         flags: dict[str, Any],
+        block: int | None = None,
     ) -> tuple[Any, ...]:
-        """The numbers of a call, in the table's order: scale, eps, then flags."""
+        """The numbers of a call, in the table's order: scale, eps, flags, then the block."""
         function, names = self.names[method], self.flags[method]
         first = checks.numbers(function, typed, scale, eps, normalize) if self.scaled else ()
-        return (*first, *checks.flags(function, names, flags, typed)) if names else first
+        if names:
+            first = (*first, *checks.flags(function, names, flags, typed))
+        return first if block is None else (*first, *whole_blocks.index(block))
 
     def _sequences(
         self, function: str, call: Call, cu_seqlens: Any, key_lengths: Any

@@ -26,6 +26,16 @@ def outside(feature_map: Any) -> bool:
     return not isinstance(feature_map, str) or feature_map == "dpfp"
 
 
+def refuse_rescaling(function: str, feature_map: Any, normalize: Any) -> None:
+    """Raise if features are rescaled as the sequence goes on."""
+    if normalize and isinstance(feature_map, PositiveRandomFeatures):
+        raise ValueError(
+            f"{function}: feature_map is {feature_map!r}; expected another map, or "
+            "normalize=False, where the sequence is in blocks: its states carry a scale of their "
+            "own"
+        )
+
+
 @quiet
 @one_isa()
 def call(
@@ -51,6 +61,8 @@ def call(
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
+        if options.get("block") is not None:
+            refuse_rescaling(name, phi, True)
         run = rescaled.call
     if dtype != work:
         others = [x if _is_weak(x) else np.asarray(x, work) for x in others]

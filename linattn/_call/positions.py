@@ -28,6 +28,14 @@ def forward(
     return_state: Any, out: Any, **options: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The output, the states at the positions, and the state after the last token."""
+    block = options.pop("block", None)
+    if block is not None:  # states do not depend on it
+        _, states, last = forward(
+            r, operands, state_at, initial_state=initial_state, return_state=return_state,
+            out=None, **options,
+        )  # fmt: skip
+        o = r.forward(operands, initial_state=initial_state, out=out, block=block, **options)
+        return o, states, last
     cut = Cut(r, "forward", operands, state_at, options)
     if not return_state:
         raise ValueError(
@@ -118,8 +126,11 @@ def backward(
     grad_state: Any, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The gradients, given those of the states at the positions."""
+    block = options.pop("block", None)
     cut = GradientCut(r, operands, grad_out, state_at, options)
     if grad_state is None:
+        if block is not None:
+            options["block"] = block
         more = {"initial_state": initial_state}
         return r.backward(operands, grad_out=grad_out, **more, **options)
     grad_state = cut.checked("grad_state", grad_state, cut.wide, len(cut.positions))
@@ -128,6 +139,8 @@ def backward(
         initial_state=initial_state,
         grad_state=None,
     )
+    if block is not None:
+        return _through_blocks(cut, state_at, block, initial_state, grad_state, options)
     starts = [initial_state]
     for begin, end in cut.segments[:-1]:
         _, state = r.forward(
@@ -145,6 +158,25 @@ def backward(
         )  # fmt: skip
         grads.append((cut.rows(begin, end), part))
     return *cut.joined(grads), after
+
+
+def _through_blocks(
+    cut: GradientCut, state_at: Any, block: int, initial_state: Any, grad_state: Any,
+    options: dict[str, Any],
+) -> tuple[Any, ...]:  # fmt: skip
+    """The sums of the gradients through the output and of those through the states."""
+    options, operands = {"initial_state": initial_state, **options}, tuple(cut.operands)
+    none = cut.state([np.zeros((*cut.call.batch, *x), cut.wide) for x in cut.cores.values()])
+    *o, first = cut.r.backward(
+        operands, grad_out=cut.grad_out, grad_state=none, block=block, **options
+    )
+    *states, more = backward(
+        cut.r, operands, state_at, grad_out=np.zeros_like(cut.grad_out), grad_state=grad_state,
+        **options,
+    )  # fmt: skip
+    sums = [x + y for x, y in zip(o, states, strict=True)]
+    start = [x + y for x, y in zip(cut.arrays(first), cut.arrays(more), strict=True)]
+    return *cut.joined([(cut.rows(0, cut.n), sums)]), cut.state(start)
 
 
 def _sum(cut: Cut, after: Any, grad_state: Any, end: int) -> Any:

@@ -34,7 +34,7 @@ from .._core import checks, gradient_sums
 from .._core.dtypes import gradient_dtype, result_dtype, work_dtype
 from .._core.gufuncs import run
 from .._core.layout import Call
-from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
+from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse, refuse_token
 from .._linattn import EVEN_PIECES, fast_call, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import ExactState, State
@@ -84,18 +84,13 @@ class Recurrence(Kernels):
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
         if block is not None:
-            return whole_blocks.call(
-                self, "forward", operands, block, feature_map=feature_map, scale=scale,
-                normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-                initial_state=initial_state, state_indices=state_indices,
-                return_state=return_state, state_at=state_at, out=out,
-            )  # fmt: skip
+            block = self._block(self.name, operands, block)
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
         whole = key_lengths is None and cu_seqlens is None and not with_rows
         stateless = whole and initial_state is None and not return_state
-        if whole and out is None:
+        if whole and out is None and block is None:
             how = feature_map, scale, normalize, eps, flags
             if stateless:
                 result = self._plain.call(self._stateless, operands, (), how)
@@ -112,11 +107,11 @@ class Recurrence(Kernels):
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
                 key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
                 return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
-                **flags,
+                **given(block=block), **flags,
             )  # fmt: skip
         call = self.read(self.name, operands)
-        key = self._stateless.key(self.name, call.variant, feature_map, normalize)
-        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags)
+        key = self._key(self.name, call, feature_map, normalize, block)
+        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags, block)
         if out is not None:
             checks.out(self.name, out, call.shape, *call.typed)
         if stateless:
@@ -158,6 +153,8 @@ class Recurrence(Kernels):
         **flags: Any,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
+        if block is not None:
+            block = self._block(self.names["backward"], (*operands, grad_out), block)
         if scale is None:
             scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
@@ -173,19 +170,16 @@ class Recurrence(Kernels):
             "grad_out": grad_out, "scale": scale, "normalize": normalize, "eps": eps,
             "key_lengths": key_lengths, "cu_seqlens": cu_seqlens, "initial_state": initial_state,
             "grad_state": grad_state, "state_indices": state_indices, "state_at": state_at,
-        }  # fmt: skip
-        if block is not None:
-            options["feature_map"] = feature_map
-            return whole_blocks.call(self, "backward", operands, block, **options)
+        } | given(block=block)  # fmt: skip
         if with_rows or mapped.outside(feature_map) or self._in_blocks((*operands, grad_out)):
             return self._elsewhere("backward", operands, feature_map, **options, **flags)
         function = self.names["backward"]
         call = self.read(function, operands)
-        key = self._stateless.key(function, call.variant, feature_map, normalize)
+        key = self._key(function, call, feature_map, normalize, block)
         grad_out = in_one_chunk(function, "grad_out", grad_out, len(self.layout.output))
         grad_out = self.cotangent(function, grad_out, call)
         typed = *call.typed, grad_out
-        numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
+        numbers = self._numbers("backward", typed, scale, eps, key[-1], flags, block)
         dtype = result_dtype(*typed)
         wide, dtypes = work_dtype(dtype), self._gradient_dtypes(operands, call, dtype)
         arrays = *call.arrays, grad_out
@@ -292,7 +286,7 @@ class Recurrence(Kernels):
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
         key_lengths: Any = None, scale: Any = 1.0, eps: Any = 0.0, normalize: Any = False,
-        feature_map: Any = "identity", **flags: Any,
+        feature_map: Any = "identity", block: int | None = None, **flags: Any,
     ) -> Any:  # fmt: skip
         """As `Interface.forward_in_rows`: if all operands are plain and heads alone keep all
         threads busy."""
@@ -302,8 +296,8 @@ class Recurrence(Kernels):
         # So many heads for each thread keep all of them busy.
         if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
             return NotImplemented
-        key = self._stateless.key(self.name, call.variant, feature_map, normalize)
-        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags)
+        key = self._key(self.name, call, feature_map, normalize, block)
+        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags, block)
         _, lengths = self._sequences(self.name, call, None, key_lengths)
         o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
         if out is not None:
@@ -318,6 +312,13 @@ class Recurrence(Kernels):
         if self.transition is None:
             return self.layout.read_for_gufunc(function, operands, tokens=tokens)
         return self.layout.read(function, operands, tokens=tokens)
+
+    def _block(self, function: str, operands: Operands, block: Any) -> int | None:
+        """``block``, checked; the gradient of the output follows the operands of one."""
+        found = whole_blocks.checked(self.operands, function, operands[: len(self.operands)], block)
+        if found is not None:
+            refuse(function, operands, f"block is {block} and ")
+        return found
 
     def _in_blocks(self, operands: Operands) -> bool:
         """Whether a call is lazy: in blocks."""
@@ -337,6 +338,11 @@ class Recurrence(Kernels):
         if not self.normalizer:
             del options["normalize"], options["eps"]
         return in_blocks(method, self, operands, feature_map=feature_map, **options)
+
+
+def given(**named: Any) -> dict[str, Any]:
+    """What is not None."""
+    return {name: x for name, x in named.items() if x is not None}
 
 
 def _same_rows(q: Any, grad_out: Any) -> bool:

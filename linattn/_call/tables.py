@@ -28,14 +28,21 @@ class Table(dict[Key, np.ufunc]):
         Those that variants consist of, in their order.
     mapped, normalizer : bool
         Whether the operator has maps, and a normaliser.
+    blocks : str, default ""
+        The suffix of variants with blocks, which follows the others.
+    apart : iterable of str
+        Those that variants with blocks lack.
     """
 
     def __init__(
-        self, form: str, suffixes: Iterable[str], *, mapped: bool, normalizer: bool
-    ) -> None:
+        self, form: str, suffixes: Iterable[str], *, mapped: bool, normalizer: bool,
+        blocks: str = "", apart: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         variants = [""]
         for suffix in suffixes:
             variants += [variant + suffix for variant in variants]
+        if blocks:
+            variants += [x + blocks for x in variants if not any(y in x for y in apart)]
         choices = ((True, ""), (False, "_sum")) if normalizer else ((False, ""),)
         ends = {name: f"_{name}" for name in MAPS} if mapped else {"identity": ""}
         self.names = {

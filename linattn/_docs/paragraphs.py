@@ -116,8 +116,7 @@ block : int, optional
     decays and writes of later tokens of the block, and so they affect all outputs of their
     block.  The normaliser is that of this state.  Blocks begin anew at each packed
     sequence, and the last one may be shorter.  With 1 each token reads the state after
-    itself, as by default; from n on every token reads all of them.  The call is made as one
-    of twice as many tokens, on copies of the operands.
+    itself, as by default; from n on every token reads all of them.
 
 initial_state
 -------------

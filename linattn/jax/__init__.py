@@ -48,7 +48,7 @@ from .._bridges.rows import JAX
 from .._call.recurrence import Recurrence
 from .._docs.templates import Raised
 from .._states.state_arrays import State
-from . import _blocks, _functions, _recurrence, _sharded
+from . import _functions, _recurrence, _sharded
 from ._custom_calls import IN_C
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def _forward(r: Recurrence) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         if axis_name is not None:
             return _sharded.forward(r, operands, axis_name, block=block, **options)
-        if block is not None:
-            return _blocks.forward(r, operands, block, **options)
-        return _recurrence.forward(r, operands, **options)
+        return _recurrence.forward(r, operands, block=block, **options)
 
     return forward
 

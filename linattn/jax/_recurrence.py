@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._call import whole_blocks
 from .._call.initial import NAME, given, read, recurrence_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
@@ -25,12 +26,15 @@ from ._arrays import aligned, checked, like, promoted
 from ._custom_calls import call_method
 from ._kernel import Kernel, differentiable, run, spread
 
+#: Tokens of a block: as good as any longer one, and an integer of 32 bits.
+_LONGEST = 2**31 - 1
+
 
 def forward(
     r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity",
     scale: float | None = 1.0, normalize: bool = False, eps: float = 0.0, key_lengths: Any = None,
     cu_seqlens: Any = None, initial_state: State | None = None, return_state: bool = False,
-    one: bool = False,
+    block: int | None = None, one: bool = False,
     **flags: bool,
 ) -> Any:  # fmt: skip
     """The output and, with `return_state`, the state after the last token.
@@ -39,6 +43,8 @@ def forward(
     """
     name = r.names["step" if one else "forward"]
     no_string(name, "return_state", return_state)
+    if block is not None:
+        block = whole_blocks.checked(r.operands, name, operands, block)
     arrays = promoted_of(name, r, operands)
     phi = map_of(name, feature_map, normalize)
     call = read_of(name, r, arrays)
@@ -58,7 +64,9 @@ def forward(
     numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
     dims = _dimensions(r, arrays, call)
-    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers, stateful)
+    variant = call.variant + whole_blocks.suffix(block)
+    blocks = () if block is None else (jnp.full((), min(block, _LONGEST)),)
+    kernel = _kernel(r, (variant, phi, normalize), dims, numbers, stateful, len(blocks))
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
     if kernel.state:
@@ -68,7 +76,7 @@ def forward(
             name, r, kernel.sizes(tuple(arrays.values())), call.batch, packed, initial_state,
             work_dtype(dtype_of(arrays)), normalize=normalize, given=one,
         )  # fmt: skip
-    o, *end = run(kernel, *arrays.values(), *indices, *state)
+    o, *end = run(kernel, *arrays.values(), *blocks, *indices, *state)
     o = o.astype(dtype)
     if not return_state:
         return o
@@ -242,9 +250,10 @@ def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str,
 
 def _kernel(
     r: Recurrence, key: tuple[str, str, bool], dims: tuple[str, ...], numbers: tuple[float, ...],
-    stateful: bool,
+    stateful: bool, blocks: int,
 ) -> Kernel:  # fmt: skip
-    """The gufuncs for (variant, map, normalize), with states or lengths if `stateful`."""
+    """The gufuncs for (variant, map, normalize), with states or lengths if `stateful`, and with so
+    many operands that tell of blocks."""
     forward, backward = (
         (r._stateful, r._stateful_backward) if stateful
         else (r._stateless, r._stateless_backward)
@@ -255,8 +264,9 @@ def _kernel(
         indices = ("p",) * (2 + r.keys)
         state = tuple("p" + letters for letters in r.present[key[-1]].values())
     return Kernel(
-        forward.names[key], backward.names[key], numbers, dims, r.layout.output, indices, state
-    )
+        forward.names[key], backward.names[key], numbers, dims, r.layout.output,
+        ("",) * blocks + indices, state,
+    )  # fmt: skip
 
 
 def _state(

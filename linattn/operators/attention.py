@@ -6,7 +6,7 @@ from .._call.recurrence import Recurrence
 from .functions import Functions
 
 CAUSAL, NONCAUSAL = (
-    Recurrence("causal", transition="identity", blocks=True),
+    Recurrence("causal", transition="identity"),
     Recurrence("noncausal"),
 )
 causal_function = Functions(CAUSAL, feature_map="elu", normalize=True, eps=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-DELTA = Recurrence("delta", blocks=True)
+DELTA = Recurrence("delta")
 function = Functions(DELTA)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-GATED = Recurrence("gated", transition="decay", blocks=True)
+GATED = Recurrence("gated", transition="decay")
 function = Functions(GATED)
 
 

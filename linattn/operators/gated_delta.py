@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._call.recurrence import Recurrence
 from .functions import Functions
 
-GATED_DELTA = Recurrence("gated_delta", blocks=True)
+GATED_DELTA = Recurrence("gated_delta")
 function = Functions(GATED_DELTA)
 
 

@@ -12,10 +12,11 @@
  *  - state: (name, dims) of each of the state's fields, for one sequence.
  *  - maps, normalizer, key_lengths, complex, compensated, half_states, public,
  *    elementwise: its properties (table.h).
+ *  - blocks: whether its tokens may be in blocks.
  *  - summary: what it computes, or None if a public function documents it.
  *  - gradient_of, step_of: the operator of which it is the gradient or step, or None.
  *
- * Indices are left out: they follow from state and key_lengths.
+ * Indices are left out: they follow from state, key_lengths and blocks.
  *
  * `operands` has the description of each operand that operands.def describes, by name.
  *
@@ -127,6 +128,16 @@ put_form(PyObject *dict, const struct la_form *form)
     return failed ? -1 : 0;
 }
 
+static int
+has_input(const struct la_form *form, enum la_operand id)
+{
+    int i = 0;
+    while (i < form->nin && form->operands[i].id != id) {
+        i++;
+    }
+    return i < form->nin;
+}
+
 static PyObject *
 describe_operator(enum la_op op)
 {
@@ -142,6 +153,7 @@ describe_operator(enum la_op op)
         put(dict, "compensated", flag(op, LA_COMPENSATED)) ||
         put(dict, "half_states", flag(op, LA_HALF_STATES)) ||
         put(dict, "products", flag(op, LA_PRODUCTS)) ||
+        put(dict, "blocks", PyBool_FromLong(has_input(&form, LA_AT_block))) ||
         put(dict, "public", PyBool_FromLong(!internal)) ||
         put(dict, "elementwise", flag(op, LA_ELEMENTWISE)) ||
         put(dict, "summary", Py_BuildValue("z", row->doc)) ||

@@ -127,7 +127,8 @@ add_variant(const struct la_form *form, la_variant variant)
     }
 }
 
-/* Adds all variants of an operator: every combination of what its form offers. */
+/* Adds all variants of an operator: every combination of what its form offers, if it
+ * exists. */
 static void
 add_variants(enum la_op op)
 {
@@ -138,7 +139,9 @@ add_variants(enum la_op op)
     of_operator[op].first = ngufuncs;
     la_variant variant = 0;
     do {
-        add_variant(form, variant);
+        if (la_variant_exists(form, variant)) {
+            add_variant(form, variant);
+        }
         variant = (variant - offered) & offered; /* the next subset */
     } while (variant != 0);
 }
@@ -253,7 +256,8 @@ la_gufunc_form(enum la_op op)
 const struct la_gufunc *
 la_gufunc_variant(enum la_op op, la_variant variant, enum la_map map)
 {
-    /* add_variants counts through the subsets of the offered bits in this order. */
+    /* add_variants counts through the subsets of the offered bits in this order, and
+     * without blocks all of them exist. */
     int rank = 0, place = 0;
     for (la_variant bit = 1; bit <= of_operator[op].offered; bit *= 2) {
         if (of_operator[op].offered & bit) {

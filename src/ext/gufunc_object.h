@@ -53,7 +53,8 @@ la_gufunc_of(PyObject *gufunc)
 enum { LA_NGUFUNCS = 2048 };
 const struct la_gufunc *la_gufunc_at(int i);
 
-/* The form of an operator, and the gufunc of one of its variants. */
+/* The form of an operator, and the gufunc of one of its variants, which must not be
+ * offered blocks. */
 const struct la_form *la_gufunc_form(enum la_op op);
 const struct la_gufunc *la_gufunc_variant(enum la_op op, la_variant variant,
                                           enum la_map map);

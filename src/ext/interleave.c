@@ -53,7 +53,8 @@ la_interleaved_heads(const struct job *job, int threads)
     const ptrdiff_t parts = (threads + others - 1) / others;
     const ptrdiff_t heads = (job->last + parts - 1) / parts;
     const int whole = job->group == 1 && job->panels == 1 && job->parts == 1 &&
-                      job->sequences == 1 && job->head.n > 0;
+                      job->sequences == 1 && job->head.n > 0 &&
+                      job->by_id[LA_AT_block] == NULL;
     if (!(job->properties & LA_INTERLEAVE) || !whole || heads == 1 ||
         !is_interleaved(job)) {
         return 1;

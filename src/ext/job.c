@@ -110,6 +110,8 @@ la_job_read(struct job *job)
     h->sizes.c = la_job_dimension(call, 'c', 0);
     h->sizes.p = la_job_dimension(call, 'p', 0);
     h->sizes.t = la_job_dimension(call, 't', 0);
+    /* Scratch is measured for the least blocks, which have the most chunks. */
+    h->block = job->by_id[LA_AT_block] != NULL ? 2 : 0;
     h->map = call->map;
     h->products = LA_FLOAT_PRODUCTS;
     if (job->properties & LA_PRODUCTS && call->x[0].type == LA_BFLOAT) {
@@ -281,6 +283,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     const ptrdiff_t left = job->last - p.head % job->last;
     h->group = left < job->group ? left : job->group;
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
+    const ptrdiff_t block = la_job_index(job, LA_AT_block, p, 0, PTRDIFF_MAX, 0);
+    h->block = block > 1 ? block : 0;
     const ptrdiff_t columns = job->head.m - column;
     h->m = columns < job->width ? columns : job->width;
     if (signature->variant & LA_WITH_IN_PLACE) {

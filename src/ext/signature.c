@@ -30,6 +30,20 @@ la_variants(const struct la_form *form)
            ((LA_WITH_CHOICE << form->nchoices) - LA_WITH_CHOICE);
 }
 
+int
+la_variant_exists(const struct la_form *form, la_variant variant)
+{
+    int blocks = 0, shared = 0;
+    for (int i = 0; i < form->nin; i++) {
+        const struct la_form_operand *x = &form->operands[i];
+        if (x->optional && variant & LA_WITH_CHOICE << x->choice) {
+            blocks |= x->id == LA_AT_block;
+            shared |= x->id < LA_NARRAYS && strpbrk(x->dims, "ns") == NULL;
+        }
+    }
+    return !(blocks && shared);
+}
+
 /* The index of the input with that id, or -1. */
 static int
 find_input(const struct la_signature *signature, enum la_operand id)

@@ -10,7 +10,8 @@
 
 enum { LA_MAX_DIMS = 12, LA_MAX_SUFFIX = 32 };
 
-/* A variant: a set of the bits below, among those that la_variants offers. */
+/* A variant: a set of the bits below, among those that la_variants offers, if it exists
+ * (la_variant_exists). */
 typedef int la_variant;
 
 enum la_variant_bit {
@@ -42,8 +43,12 @@ struct la_signature {
     unsigned char place['z' - 'a' + 1]; /* of each letter in dims, from 1 on; 0: none */
 };
 
-/* All bits that a form offers; every subset is a variant. */
+/* All bits that a form offers. */
 la_variant la_variants(const struct la_form *form);
+
+/* Whether a subset of them is a variant.  All are, except those with blocks, whose
+ * tokens read nothing but a state, and an optional operand that tokens share. */
+int la_variant_exists(const struct la_form *form, la_variant variant);
 
 /* The signature of a variant. */
 void la_signature_read(struct la_signature *signature, const struct la_form *form,

@@ -46,7 +46,8 @@ forced(void)
 int
 la_is_staged(const struct job *job, size_t units, double work, int threads)
 {
-    if (job->table->stages[job->call->signature->op].run == NULL) {
+    if (job->table->stages[job->call->signature->op].run == NULL ||
+        job->by_id[LA_AT_block] != NULL) {
         return 0;
     }
     const size_t each =

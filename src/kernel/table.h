@@ -153,6 +153,7 @@ struct la_head {
     ptrdiff_t all_m; /* m of the whole head, of which this may be a range of columns */
     ptrdiff_t keys;  /* number of keys that exist: the first ones of s */
     ptrdiff_t first; /* index of the first row, if this is a range of rows */
+    ptrdiff_t block; /* tokens of a block, at least 2; 0: no blocks (token_blocks.h) */
     struct la_stage stage; /* of a group of chunks, if there is one */
     struct la_chunks *chunks;
     /* The heads of this call.  causal and noncausal compute the state once for all of

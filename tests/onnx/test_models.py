@@ -79,6 +79,12 @@ def test_packed_sequences():
         exported(model, (x, torch.tensor([0, 2, 5])))
 
 
+def test_blocks():
+    model = Function(lambda x: linattn.torch.causal(x, x, x, block=2))
+    with pytest.raises(NotImplementedError, match=r"causal with block .* their own state"):
+        exported(model, (torch.ones(5, 4),))
+
+
 def test_gradients():
     def slope(x):
         return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]

@@ -14,7 +14,6 @@ import linattn
 from linattn import State, feature_maps, reference
 from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
-from linattn._call.whole_blocks import silent_key
 
 LEAD, N = (2,), 11
 EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
@@ -208,15 +207,6 @@ def test_dask_arrays():
 
 
 # --- maps -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("feature_map", MAPS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_keys_without_features(feature_map, dtype):
-    k, v = np.full((3, 4), silent_key(feature_map), dtype), np.ones((3, 5), dtype)
-    _, state = linattn.causal(v[:, :4], k, v, feature_map=feature_map, return_state=True)
-    for x in flat(state):
-        np.testing.assert_array_equal(x, 0)
 
 
 MAP_OBJECTS = {

@@ -90,6 +90,8 @@ SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as
 KINDS = (
     "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
 )  # fmt: skip
+#: Tokens of a block: parts of a chunk, whole ones, several, all tokens.
+BLOCKS = (1, 2, 3, 4, 5, 8, 13, 16, 17, 20, 32, 33, 50, 64, 100, 10**30)
 
 
 def attention(lot: Lot) -> Trial:
@@ -114,6 +116,8 @@ def attention(lot: Lot) -> Trial:
     if scans:
         stacked = METHODS[name].stacked
         state_ways = scan_options(lot, arrays, ways, batch, wide, options, backward, stacked)
+        if METHODS[name].blocks and "bonus" not in arrays and not rescales(options):
+            options |= {"block": lot.pick(BLOCKS)} if lot.chance(0.3) else {}
     elif name == "noncausal" and lot.chance(0.3):
         key_lengths(lot, arrays, ways, batch, wide, options)
     out = None

@@ -126,6 +126,7 @@ def test_benchmarks_are_there():
 
 
 GATED = "Gated recurrences"
+IN_BLOCKS = "Tokens in blocks"
 MAPS = "Feature maps, Linformer and softmax attention"
 MODELS = "Models of Transformers, 1 thread(s)"
 QWEN = "Qwen3.5-0.8B: library / linattn, "
@@ -139,6 +140,13 @@ QUOTED = [
     ("choosing.md", "1.26 with", GATED, "gated_delta by channel / delta, d = 64"),
     ("choosing.md", "1.61 of", GATED, "dplr / delta, d = 64"),
     ("choosing.md", "1.71 with", GATED, "dplr by channel / delta, d = 64"),
+    ("choosing.md", "1.05 to", IN_BLOCKS, "causal in blocks of 32 / without"),
+    ("choosing.md", "1.40 times", IN_BLOCKS, "gated in blocks of 4 / without"),
+    ("performance.md", "1.05 (", IN_BLOCKS, "causal in blocks of 32 / without"),
+    ("howto/blocks.md", "1.05 (", IN_BLOCKS, "causal in blocks of 32 / without"),
+    ("howto/blocks.md", "1.23 (", IN_BLOCKS, "delta in blocks of 4 / without"),
+    ("howto/blocks.md", "3.2 times", IN_BLOCKS, "PyTorch by blocks of 32 / causal"),
+    ("howto/blocks.md", "6.7 times", IN_BLOCKS, "PyTorch by blocks of 4 / causal"),
     ("choosing.md", "8.3 times", MODELS, f"{QWEN}operator, forward, 2,048 tokens"),
     ("choosing.md", "1.28 times", MODELS, f"{QWEN}prefill of 2,048"),
     ("choosing.md", "0.44 of", MAPS, "softmax_attention, causal=True / PyTorch's SDPA"),

@@ -218,13 +218,14 @@ def test_one_device_for_steps(row, in_place):
 def test_one_device_for_operators_of_the_library():
     q = torch.ones(5, 4)
     with pytest.raises(TypeError, match=r"causal: k is on meta and q on cpu; expected one device"):
-        torch.ops.linattn.causal(q, q.to("meta"), q, "elu", None, True, 1e-6, 1.0, None, None)
+        torch.ops.linattn.causal(q, q.to("meta"), q, "elu", None, True, 1e-6, 1.0, None, None, None)
     with torch._subclasses.FakeTensorMode():
         q = torch.ones(5, 4)
         with pytest.raises(TypeError, match="expected one device"):
             torch.ops.linattn.causal(
-                q, torch.ones(5, 4, device="cuda"), q, "elu", None, True, 1e-6, 1.0, None, None
-            )
+                q, torch.ones(5, 4, device="cuda"), q, "elu", None, True, 1e-6, 1.0, None, None,
+                None,
+            )  # fmt: skip
 
 
 def test_directions_of_arrays_are_on_no_device():

@@ -108,7 +108,7 @@ def test_tangents_of_operators_of_the_library_are_refused():
     x = torch.ones(3, 4)
 
     def raw(q):
-        return torch.ops.linattn.causal(q, x, x, "elu", None, True, 1e-6, 1.0, None, None)
+        return torch.ops.linattn.causal(q, x, x, "elu", None, True, 1e-6, 1.0, None, None, None)
 
     with forward_ad.dual_level():
         for given in (x, x.clone().requires_grad_()):

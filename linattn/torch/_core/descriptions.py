@@ -34,6 +34,7 @@ class Description(NamedTuple):
     one_array: bool = False  #: whether a state is an array
     holder: type[Any] = State  #: else the named tuple that it is
     lengths: bool = False  #: whether it takes ``key_lengths``
+    blocks: bool = False  #: whether it takes ``block``
     cast: bool = True  #: whether autocast converts the operands
     half_states: Mapping[str, bool] = MappingProxyType({})  #: as of `Interface`
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
@@ -63,7 +64,7 @@ def of_recurrence(r: Recurrence) -> Description:
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array,
-        holder=r.holder, lengths=r.keys, half_states=r.half_states,
+        holder=r.holder, lengths=r.keys, blocks=r.blocks, half_states=r.half_states,
         sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip
 

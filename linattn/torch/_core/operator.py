@@ -17,9 +17,10 @@ from torch.compiler import is_compiling
 
 from ..._call.recurrence import RECURRENCES
 from ..._call.tables import MAPS
+from ..._call.whole_blocks import checked
 from ..._core.checks import no_string, shape_alone
 from ..._states.state_arrays import no_state
-from . import conversions, map_texts, option_checks, tensor_blocks, tensor_pools
+from . import conversions, map_texts, option_checks, tensor_pools
 from .computation import Computation
 from .conversions import work_dtype
 from .descriptions import OTHERS, Description, of_recurrence
@@ -123,23 +124,20 @@ class TensorOperator(Computation):
         if return_state:
             options["return_state"] = True
         if block is not None:
-            options["block"] = block
+            options["block"] = block = checked(self.operands, self.name, operands, block)
         result = self._direct(self.forward_of, operands, there, options)
         if result is not NotImplemented:
             return result
         options.pop("return_state", None)
-        if options.pop("block", None) is not None:
-            return tensor_blocks.forward(
-                self, operands, block, return_state=return_state, **there, **options
-            )
+        options.pop("block", None)
         if state_indices is not None or state_at is not None:
             return tensor_pools.forward(
                 self, operands, state_indices=state_indices, state_at=state_at,
                 initial_state=initial_state, return_state=return_state,
-                **given(key_lengths=key_lengths, cu_seqlens=cu_seqlens), **options,
+                **given(key_lengths=key_lengths, cu_seqlens=cu_seqlens, block=block), **options,
             )  # fmt: skip
         name = self.name
-        if is_compiling() and not (there or return_state):
+        if is_compiling() and block is None and not (there or return_state):
             o = self._traced.forward(operands, options)
             if o is not None:
                 return o
@@ -152,6 +150,8 @@ class TensorOperator(Computation):
             args.append(key_lengths)
         if self.fields:
             args.append(cu_seqlens)
+        if self.description.blocks:
+            args.append(block)
         if initial_state is None and not return_state:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)

@@ -18,7 +18,7 @@ class Signature:
     """The arguments and results of the operators of PyTorch that are made from a description.
 
     Arguments are the operands, options, lengths and fields of the state, in this order; a step has
-    no lengths.  A map is two options here: its text and omega.
+    no lengths, of which ``block`` is one.  A map is two options here: its text and omega.
     """
 
     def __init__(self, description: Description) -> None:
@@ -27,6 +27,7 @@ class Signature:
         self.complex_too = d.layout.complex_too
         operands = [f"Tensor{'?' * x.optional} {x.name}" for x in self.operands]
         lengths = ["Tensor? key_lengths"] * d.lengths + ["Tensor? cu_seqlens"] * bool(d.fields)
+        lengths += ["int? block"] * d.blocks
         self.token = [*operands, *d.options]  #: the schema of a token's arguments
         self.whole = [*self.token, *lengths]  #: and of a sequence's, without states
         self.operand_names = tuple(x.name for x in self.operands)

@@ -39,14 +39,18 @@ def forward(
             written=return_state,
         )  # fmt: skip
         initial_state = pool.rows()
-    options |= {"initial_state": initial_state, "return_state": return_state}
+    options["initial_state"] = initial_state
     if state_at is None:
-        result = operator.forward(operands, **options)
+        result = operator.forward(operands, return_state=return_state, **options)
         if pool is None or not return_state:
             return result
         o, last = result
         return o, pool.written(last)
-    o, states, last = _at_positions(operator, operands, state_at, **options)
+    block = options.pop("block", None)
+    options_at = options | {"return_state": return_state}
+    o, states, last = _at_positions(operator, operands, state_at, **options_at)
+    if block is not None:  # on which states do not depend
+        o = operator.forward(operands, block=block, **options)
     if pool is not None:
         pool.written(last)
     return o, states

@@ -75,7 +75,7 @@ class Traced:
         d = self._description
         if not self._plain(operands, dict(kinds)):
             return None
-        return tuple(self._kinds), (None,) * (d.lengths + bool(d.fields))
+        return tuple(self._kinds), (None,) * (d.lengths + bool(d.fields) + d.blocks)
 
     @constant
     def _step_arguments(

@@ -14,6 +14,7 @@
 #define LA_CHECKPOINTS_H
 
 #include "decay_factors.h"
+#include "../tiles/token_blocks.h"
 
 struct checkpoints {
     ptrdiff_t rows, interval; /* most tokens per chunk; chunks per interval */
@@ -47,7 +48,8 @@ count_chunks(struct checkpoints *r, const struct la_head *h, const struct decay 
         if (h->poll(h->poll_arg)) {
             return; /* the interval is large enough for any number of chunks */
         }
-        i += load_sums(h, span(i, r->rows, i + r->rows, h->n, NULL), decay);
+        i += load_sums(h, span(i, r->rows, i + r->rows, token_block_end(h, i), NULL),
+                       decay);
     }
     if (!decay->channels) {
         r->interval = checkpoint_interval(chunks);

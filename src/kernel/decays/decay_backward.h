@@ -258,6 +258,7 @@ decay_gradients(const struct decay_pairs *c)
     const ptrdiff_t cols = round_up(c->d, VL);
     if (c->decay->channels) {
         clear(c->across.x, c->rows / MR * c->across.ld);
+        clear_rows(c->dg, 0, c->readers > 0 ? 0 : c->rows); /* readers set it */
         LA_BY_TILES(cols, gradient_tile(c, col, nr, 1));
         return;
     }

@@ -72,12 +72,13 @@ forgets(const struct decay *decay, ptrdiff_t d)
 }
 
 /* The tokens of a chunk at token i, of up to `rows`: if the call carries what sums
- * lose, it ends where the sequence may be cut, also after chunks that ended early. */
+ * lose, it ends where the sequence may be cut, also after chunks that ended early.
+ * Tokens in blocks are cut where a block ends, and there a chunk ends anyway. */
 INLINE ptrdiff_t
 up_to_cut(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
 {
     const ptrdiff_t left = LA_CUT_TOKENS - i % LA_CUT_TOKENS;
-    return carries_lost(h) && left < rows ? left : rows;
+    return carries_lost(h) && h->block == 0 && left < rows ? left : rows;
 }
 
 /* The number of rows of the chunk, with one decay per token.  The next chunk begins at

@@ -10,6 +10,7 @@
 #define LA_CAUSAL_H
 
 #include "../tiles/stages.h"
+#include "../tiles/token_blocks.h"
 
 struct causal_scratch {
     ptrdiff_t rows; /* tokens per chunk */
@@ -50,7 +51,9 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     const struct la_array o = shifted(&h->o, g * h->o.step);
     load_mapped(r->a, &q, t, h->d, h->map);
     look_ahead(&o, t, h->m);
-    scores(c);
+    if (c->dots.x != NULL) {
+        scores(c);
+    }
     if (h->normalize && r->zs.x != NULL) {
         row_dots(r->den, r->a, r->zs, c->rows, round_up(h->d, VL));
     }
@@ -62,6 +65,70 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
         lift_rows(r->o, c->rows, h->m, r->lift);
     }
     store_rows(&o, t, h->m, r->o, r->den);
+}
+
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
+static ptrdiff_t
+causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
+              ptrdiff_t i, struct la_fetch *look, int keyless)
+{
+    for (; i < interleave_end(h); i += r->rows) {
+        const struct span t = span(i, r->rows, i + r->rows, h->n, look);
+        c->rows = t.rows;
+        load_keys(h, t, r->b, r->v);
+        if (h->normalize && r->zs.x != NULL) {
+            running_sums(r->zs, r->z, r->z_lost, r->b, c->rows);
+        }
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            if (h->poll(h->poll_arg)) {
+                return -1;
+            }
+            const int what = g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE;
+            causal_outputs(h, r, c, t, g, what, keyless);
+        }
+        if (h->normalize && r->zs.x == NULL) {
+            add_rows(r->z, r->z_lost, r->b, c->rows);
+        }
+    }
+    return i;
+}
+
+/* The same, of all tokens, which are in blocks (token_blocks.h). */
+static ptrdiff_t
+causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
+              int keyless)
+{
+    struct causal_scratch readers = *r;
+    struct sweep read = *c;
+    struct span t;
+    readers.zs = (struct block){r->z, 0}; /* the same for all rows */
+    read.dots.x = NULL;
+    read.scored = 0;
+    for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
+        c->rows = t.rows;
+        load_keys(h, t, r->b, r->v);
+        sweep(c, LA_WRITE);
+        if (h->normalize) {
+            add_rows(r->z, r->z_lost, r->b, c->rows);
+        }
+        ptrdiff_t j = ends_token_block(h, t) ? token_block_begin(h, t) : h->n;
+        for (; j < i + t.rows; j += read.rows) {
+            const struct span from =
+                span(j, r->rows, j + r->rows, i + t.rows, c->ahead);
+            read.rows = from.rows;
+            for (ptrdiff_t g = 0; g < h->group; g++) {
+                if (h->poll(h->poll_arg)) {
+                    return -1;
+                }
+                causal_outputs(h, &readers, &read, from, g, LA_READ, keyless);
+            }
+        }
+    }
+    return h->n;
 }
 
 static int
@@ -84,34 +151,18 @@ run_causal(const struct la_head *h)
         .scored = 1,
     };
     ptrdiff_t i = interleave_begin(h);
-    compensate_state(&c, h, r.lost, r.rows);
+    compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.lost);
         begin_vector(h, r.z, r.z_lost);
     }
     const int keyless = no_keys(h, r.z);
-    for (; i < interleave_end(h); i += r.rows) {
-        const struct span t = span(i, r.rows, i + r.rows, h->n, look);
-        c.rows = t.rows;
-        load_keys(h, t, r.b, r.v);
-        if (h->normalize && r.zs.x != NULL) {
-            running_sums(r.zs, r.z, r.z_lost, r.b, c.rows);
-        }
-        for (ptrdiff_t g = 0; g < h->group; g++) {
-            if (h->poll(h->poll_arg)) {
-                return 1;
-            }
-            const int what = g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE;
-            causal_outputs(h, &r, &c, t, g, what, keyless);
-        }
-        if (h->normalize && r.zs.x == NULL) {
-            add_rows(r.z, r.z_lost, r.b, c.rows);
-        }
-    }
-    if (interleave_finishes(h, i)) {
+    i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
+                     : causal_chunks(h, &r, &c, i, look, keyless);
+    if (i >= 0 && interleave_finishes(h, i)) {
         store_states(h, r.s, r.lost, r.z, r.z_lost);
     }
-    return 0;
+    return i < 0;
 }
 
 /* --- in stages (stages.c) ------------------------------------------------- */

@@ -38,6 +38,7 @@ struct causal_gradient {
     ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, grad_out, dots, da, dv, zs;
     T *t, *z, *z_lost;
+    struct causal_rates own; /* of a chunk, where tokens are in blocks: aligned */
     struct pairs pairs;
 };
 
@@ -56,6 +57,9 @@ take_causal_gradient(const struct la_head *h, struct arena *arena)
     r.t = take_state(arena, h->m, h->d);
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
+    r.own.r = take(arena, 1, r.rows);
+    r.own.w = take(arena, 1, r.rows);
+    r.own.lift = take(arena, 1, r.rows);
     r.pairs = take_pairs(h, arena, r.rows, wider_of(h->d, h->m));
     return r;
 }
@@ -135,31 +139,72 @@ sweep_of_keys(const struct la_head *h, const struct causal_gradient *r,
     };
 }
 
-/* dq and the rates of the tokens t, whose keys are loaded; z, and by `what` the state.
- */
+/* dq of the tokens t, whose keys are loaded, and their rates, the first of which is at
+ * `place`; z, and by `what` the state. */
 static void
 causal_queries(const struct la_head *h, const struct causal_gradient *r,
-               const struct causal_rates *rates, struct sweep *c, struct span t,
-               int what, int keyless)
+               const struct causal_rates *rates, ptrdiff_t place, struct sweep *c,
+               struct span t, int what, int keyless)
 {
-    T *const lift = rates->lift + t.first;
+    T *const lift = rates->lift + place;
     c->rows = t.rows;
     load_mapped(r->a, &h->q, t, h->d, h->map);
     load_plain(r->grad_out, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
-    scores(c);
+    if (c->dots.x != NULL) {
+        scores(c);
+    }
     sweep(c, what);
-    if (h->normalize) {
+    if (h->normalize && c->dots.x != NULL) {
         running_sums(r->zs, r->z, r->z_lost, c->v, c->rows);
     }
-    const int lifted =
-        query_gradient(h, r->da, r->a, r->zs, c->rows, rates->r + t.first,
-                       rates->w + t.first, keyless, lift);
+    const int lifted = query_gradient(h, r->da, r->a, r->zs, c->rows, rates->r + place,
+                                      rates->w + place, keyless, lift);
     chain(r->da, &h->q, t, h->d, r->a, h->map);
     if (lifted) {
         lift_rows(r->da, c->rows, h->d, lift);
     }
     store_rows(&h->dq, t, h->d, r->da, NULL);
+}
+
+/* The forward scan of tokens in blocks (token_blocks.h). */
+static int
+causal_dq_blocks(const struct la_head *h, const struct causal_backward_scratch *all,
+                 struct sweep *c, int keyless)
+{
+    const struct causal_gradient *r = &all->chunk;
+    struct causal_gradient readers = *r;
+    struct sweep read = *c;
+    struct span t;
+    readers.zs = (struct block){r->z, 0}; /* the same for all rows */
+    read.dots.x = NULL;
+    read.scored = 0;
+    for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
+        c->rows = t.rows;
+        load_keys(h, t, r->b, r->v);
+        sweep(c, LA_WRITE);
+        if (h->normalize) {
+            add_rows(r->z, r->z_lost, r->b, t.rows);
+        }
+        ptrdiff_t j = ends_token_block(h, t) ? token_block_begin(h, t) : h->n;
+        for (; j < i + t.rows; j += read.rows) {
+            if (h->poll(h->poll_arg)) {
+                return 1;
+            }
+            causal_queries(h, &readers, &r->own, 0, &read,
+                           span(j, r->rows, j + r->rows, i + t.rows, c->ahead), LA_READ,
+                           keyless);
+            const size_t bytes = (size_t)read.rows * sizeof(T);
+            memcpy(all->rates.r + j, r->own.r, bytes);
+            memcpy(all->rates.w + j, r->own.w, bytes);
+            memcpy(all->rates.lift + j, r->own.lift, bytes);
+        }
+    }
+    return 0;
 }
 
 /* The forward scan. */
@@ -172,17 +217,20 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *all)
     struct sweep c = sweep_of_queries(h, r, &ahead);
     c.s = r->t;
     load_state(c.s, &s0_transposed, h->m, h->d);
-    compensate(&c, all->rates.lost, h->n, r->rows);
+    compensate(&c, all->rates.lost, h->n, rows_in_block(h, r->rows));
     load_vector(r->z, &h->z0, h->d);
     clear(r->z_lost, r->a.ld);
     const int keyless = no_keys(h, r->z);
+    if (h->block > 0) {
+        return causal_dq_blocks(h, all, &c, keyless);
+    }
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         load_keys(h, t, r->b, r->v);
-        causal_queries(h, r, &all->rates, &c, t, LA_READ | LA_WRITE, keyless);
+        causal_queries(h, r, &all->rates, i, &c, t, LA_READ | LA_WRITE, keyless);
     }
     return 0;
 }
@@ -207,7 +255,9 @@ causal_values(const struct la_head *h, const struct causal_gradient *r,
 {
     look_ahead(&h->dv, t, h->m);
     dv->rows = t.rows;
-    scores(dv);
+    if (dv->dots.x != NULL) {
+        scores(dv);
+    }
     sweep(dv, what);
     clear_rows(r->dv, keys_left(h, t), t.rows);
     store_rows(&h->dv, t, h->m, r->dv, NULL);
@@ -220,14 +270,65 @@ causal_keys(const struct la_head *h, const struct causal_gradient *r,
 {
     look_ahead(&h->dk, t, h->d);
     db->rows = t.rows;
-    scores(db);
-    if (h->normalize) {
+    if (db->dots.x != NULL) {
+        scores(db);
+    }
+    if (h->normalize && db->dots.x != NULL) {
         add_to_rows(r->dots, t.rows, rates->w + t.first);
     }
     sweep(db, LA_READ);
     chain(r->da, &h->k, t, h->d, r->b, h->map);
     clear_rows(r->da, keys_left(h, t), t.rows);
     store_rows(&h->dk, t, h->d, r->da, NULL);
+}
+
+/* What the tokens from i to `end`, which are a block, add to R and to the sum of w_i
+ * a_i. */
+static int
+causal_block_readers(const struct la_head *h, const struct causal_backward_scratch *all,
+                     struct sweep *dv, ptrdiff_t i, ptrdiff_t end)
+{
+    const struct causal_gradient *r = &all->chunk;
+    for (; i < end; i += dv->rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct span t = span(i, r->rows, i + r->rows, end, dv->ahead);
+        dv->rows = t.rows;
+        load_causal_readers(h, &all->rates, r->a, r->grad_out, t);
+        sweep(dv, LA_WRITE);
+        if (h->normalize) {
+            add_weighted(r->z, r->z_lost, r->a, all->rates.w + i, t.rows);
+        }
+    }
+    transpose_state(r->t, all->s, h->d, h->m);
+    return 0;
+}
+
+/* The reverse scan of tokens in blocks: their keys see all queries of the block. */
+static int
+causal_dkv_blocks(const struct la_head *h, const struct causal_backward_scratch *all,
+                  struct sweep *dv, struct sweep *db)
+{
+    const struct causal_gradient *r = &all->chunk;
+    dv->dots.x = db->dots.x = NULL;
+    dv->scored = db->scored = 0;
+    for (ptrdiff_t end = h->n, begin; end > 0; end = begin) {
+        begin = (end - 1) / h->block * h->block;
+        if (causal_block_readers(h, all, dv, begin, end)) {
+            return 1;
+        }
+        for (ptrdiff_t i = begin; i < end; i += dv->rows) {
+            if (h->poll(h->poll_arg)) {
+                return 1;
+            }
+            const struct span t = span(i, r->rows, i + r->rows, end, dv->ahead);
+            load_keys(h, t, r->b, r->v);
+            causal_values(h, r, dv, t, LA_READ);
+            causal_keys(h, r, &all->rates, db, t);
+        }
+    }
+    return 0;
 }
 
 /* The reverse scan. */
@@ -241,11 +342,14 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *all)
     db.bias = r->z;
     load_state(all->s, &h->grad_s, h->d, h->m);
     transpose_state(r->t, all->s, h->d, h->m);
-    compensate(&dv, all->rates.lost, h->n, r->rows);
+    compensate(&dv, all->rates.lost, h->n, rows_in_block(h, r->rows));
     load_vector(r->z, &h->grad_z, h->d);
     clear(r->z_lost, r->a.ld);
-    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
-         i -= r->rows) {
+    if (h->block > 0 && causal_dkv_blocks(h, all, &dv, &db)) {
+        return 1;
+    }
+    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows;
+         h->block == 0 && i >= 0 && h->n > 0; i -= r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }

@@ -103,8 +103,8 @@ finish_queries_of(const struct la_head *h, const struct causal_chunk *first,
         c.s = x.s;
         memcpy(r.z, x.z, (size_t)x.b.ld * sizeof(T));
         clear(r.z_lost, x.b.ld);
-        causal_queries(h, &r, rates, &c, span_of(h, i, r.rows, &ahead), LA_READ,
-                       no_keys(h, x.z));
+        const struct span t = span_of(h, i, r.rows, &ahead);
+        causal_queries(h, &r, rates, t.first, &c, t, LA_READ, no_keys(h, x.z));
     }
     return 0;
 }

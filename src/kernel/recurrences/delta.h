@@ -15,6 +15,7 @@
 #define LA_DELTA_H
 
 #include "../tiles/recurrence.h"
+#include "../tiles/token_blocks.h"
 #include "../tiles/triangle.h"
 
 /* beta of some tokens.  With one number per token, one vector that holds it in every
@@ -224,6 +225,66 @@ delta_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* Loads what the tokens t write, and their triangle. */
+static void
+load_delta_writers(const struct la_head *h, const struct delta_scratch *r,
+                   struct delta_chunk *c, struct span t)
+{
+    c->rows = c->write.rows = round_up(t.rows, MR);
+    c->keys = keys_left(h, t);
+    load_features(h, t, r->ba);
+    c->v = values(h, t, r->v);
+    load_beta(h, t, &r->beta);
+    triangle(r->l, r->ba, r->ba, c->rows, h->d);
+}
+
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
+static ptrdiff_t
+delta_chunks(const struct la_head *h, const struct delta_scratch *r,
+             struct delta_chunk *c, ptrdiff_t i, struct la_fetch *look)
+{
+    for (; i < interleave_end(h); i += r->rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        const struct span t = span(i, r->rows, i + r->rows, h->n, look);
+        load_delta_writers(h, r, c, t);
+        const struct block a = block_at(r->ba, c->rows, 0);
+        c->read.rows = 2 * c->rows;
+        c->o = block_at(r->bo, c->rows, 0);
+        load_mapped(a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        triangle(r->p, a, r->ba, c->rows, h->d);
+        delta_columns(c);
+        store_rows(&h->o, t, h->m, c->o, r->scale);
+    }
+    return i;
+}
+
+/* The same, of all tokens, which are in blocks (token_blocks.h). */
+static ptrdiff_t
+delta_blocks(const struct la_head *h, const struct delta_scratch *r,
+             struct delta_chunk *c)
+{
+    struct span t;
+    c->p.x = NULL; /* no query reads within a chunk */
+    for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->read.ahead);
+        load_delta_writers(h, r, c, t);
+        c->read.rows = c->rows;
+        delta_columns(c);
+        if (ends_token_block(h, t) &&
+            read_token_block(h, c->read, r->scale, token_block_begin(h, t), i + t.rows,
+                             r->rows)) {
+            return -1;
+        }
+    }
+    return h->n;
+}
+
 static int
 run_delta(const struct la_head *h)
 {
@@ -246,35 +307,16 @@ run_delta(const struct la_head *h)
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
     ptrdiff_t i = interleave_begin(h);
-    compensate_state(&c.write, h, r.lost, r.rows);
+    compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.write.lost);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < interleave_end(h); i += r.rows) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        const struct span t = span(i, r.rows, i + r.rows, h->n, look);
-        c.rows = c.write.rows = round_up(t.rows, MR);
-        c.read.rows = 2 * c.rows;
-        c.keys = keys_left(h, t);
-        const struct block a = block_at(r.ba, c.rows, 0);
-        c.o = block_at(r.bo, c.rows, 0);
-        load_features(h, t, r.ba);
-        c.v = values(h, t, r.v);
-        load_beta(h, t, &r.beta);
-        load_mapped(a, &h->q, t, h->d, h->map);
-        look_ahead(&h->o, t, h->m);
-        triangle(r.l, r.ba, r.ba, c.rows, h->d);
-        triangle(r.p, a, r.ba, c.rows, h->d);
-        delta_columns(&c);
-        store_rows(&h->o, t, h->m, c.o, r.scale);
-    }
-    if (interleave_finishes(h, i)) {
+    i = h->block > 0 ? delta_blocks(h, &r, &c) : delta_chunks(h, &r, &c, i, look);
+    if (i >= 0 && interleave_finishes(h, i)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
-    return 0;
+    return i < 0;
 }
 
 #endif

@@ -11,7 +11,7 @@
 #ifndef LA_DELTA_BACKWARD_H
 #define LA_DELTA_BACKWARD_H
 
-#include "delta_reverse.h"
+#include "delta_blocks.h"
 
 struct delta_backward_scratch {
     ptrdiff_t rows, interval; /* tokens per chunk, chunks per interval */
@@ -38,7 +38,7 @@ static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
     struct delta_backward_scratch r = {.rows = delta_chunk_rows(h->d)};
-    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    const ptrdiff_t chunks = chunk_count(h, r.rows);
     r.interval = checkpoint_interval(chunks);
     const ptrdiff_t checkpoints = (chunks + r.interval - 1) / r.interval;
     r.v = take_block(arena, r.rows, h->m);
@@ -77,20 +77,21 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     c.read.a = c.write.b = chunk->ab;
     c.read.o = chunk->du;
     c.write.v = chunk->u;
+    struct span t;
     load_state(r->s, &h->s0, h->d, h->m);
-    compensate(&c.write, r->lost, h->n, r->rows);
-    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+    compensate(&c.write, r->lost, h->n, rows_in_block(h, r->rows));
+    for (ptrdiff_t i = 0, count = 0; i < h->n; i += t.rows, count++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        if (i / r->rows % r->interval == 0) {
-            const ptrdiff_t at = i / r->rows / r->interval * size;
+        if (count % r->interval == 0) {
+            const ptrdiff_t at = count / r->interval * size;
             transpose_state(r->checkpoints + at, r->s, h->d, h->m);
             if (c.write.lost != NULL) {
                 transpose_state(r->losses + at, r->lost, h->d, h->m);
             }
         }
-        const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
+        t = span(i, r->rows, i + r->rows, token_block_end(h, i), &ahead);
         c.rows = c.read.rows = c.write.rows = round_up(t.rows, MR);
         c.keys = keys_left(h, t);
         load_features(h, t, chunk->ab);
@@ -99,20 +100,32 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
         triangle(chunk->l, chunk->ab, chunk->ab, c.rows, h->d);
         delta_columns(&c);
         store_rows(&r->errors, t, h->m, chunk->e, NULL);
+        if (ends_token_block(h, t) && delta_block_dq(h, chunk, r->s, t)) {
+            return 1;
+        }
     }
     return 0;
 }
 
-/* Recomputes S^T before each chunk of the interval that begins at token `first`. */
+/* Chunk i, in a scan that goes on with chunk `next`. */
+static struct span
+delta_span(const struct la_head *h, const struct delta_backward_scratch *r, ptrdiff_t i,
+           ptrdiff_t next, struct la_fetch *ahead)
+{
+    const ptrdiff_t begin = chunk_begin(h, r->rows, i);
+    return span(begin, r->rows, chunk_begin(h, r->rows, next),
+                token_block_end(h, begin), ahead);
+}
+
+/* Recomputes S^T before each of the `count` chunks of an interval, from `first` on. */
 static int
 delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
-             ptrdiff_t first)
+             ptrdiff_t first, ptrdiff_t count)
 {
     const ptrdiff_t size = state_size(h->d, h->m);
-    const ptrdiff_t at = first / r->rows / r->interval * size;
+    const ptrdiff_t at = first / r->interval * size;
     struct la_fetch ahead = {0};
     struct sweep c = {
-        .rows = r->rows,
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = r->reverse.u,
@@ -121,19 +134,16 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .ahead = &ahead,
         .pairs = r->reverse.pairs,
     };
-    compensate_state(&c, h, r->losses + at, r->rows);
+    compensate_state(&c, h, r->losses + at, rows_in_block(h, r->rows));
     memcpy(c.s, r->checkpoints + at, (size_t)size * sizeof(T));
-    for (ptrdiff_t chunk = 1; chunk < r->interval; chunk++, first += r->rows) {
-        const ptrdiff_t next = first + r->rows;
-        if (next >= h->n) {
-            break;
-        }
+    for (ptrdiff_t i = first; i < first + count - 1; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         c.from = c.s;
         c.s += size;
-        const struct span t = span(first, r->rows, next, h->n, &ahead);
+        const struct span t = delta_span(h, r, i, i + 1, &ahead);
+        c.rows = t.rows;
         load_features(h, t, r->reverse.ab);
         load_errors(h, &r->reverse, &r->errors, t);
         sweep(&c, LA_WRITE);
@@ -146,21 +156,24 @@ run_delta_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct delta_backward_scratch r = delta_backward_carve(h, &arena);
-    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    const ptrdiff_t chunks = chunk_count(h, r.rows);
     struct la_fetch ahead = {0};
+    reverse_constants(h, &r.reverse, r.rows);
     if (delta_errors(h, &r)) {
         return 1;
     }
-    reverse_begin(h, &r.reverse, r.rows);
+    reverse_begin(h, &r.reverse);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.interval, i = chunk * r.rows;
+        const ptrdiff_t place = chunk % r.interval;
         const int begins = chunk == chunks - 1 || place == r.interval - 1;
+        const struct span t =
+            delta_span(h, &r, chunk, chunk > 0 ? chunk - 1 : 0, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && delta_states(h, &r, i - place * r.rows))) {
+            (begins && delta_states(h, &r, chunk - place, place + 1)) ||
+            (ends_token_block(h, t) && delta_block_readers(h, &r.reverse, t))) {
             return 1;
         }
-        delta_reverse(h, &r.reverse, &r.errors,
-                      span(i, r.rows, i - r.rows, h->n, &ahead),
+        delta_reverse(h, &r.reverse, &r.errors, t,
                       r.states + place * state_size(h->d, h->m));
     }
     store_state(&h->ds0, r.reverse.r, h->d, h->m);

@@ -87,12 +87,10 @@ reverse_constants(const struct la_head *h, const struct reverse_scratch *r,
 
 /* Sets R to the gradient of the last state. */
 static void
-reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
+reverse_begin(const struct la_head *h, const struct reverse_scratch *r)
 {
     load_state(r->r, &h->grad_s, h->d, h->m);
-    transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
-    reverse_constants(h, r, rows);
 }
 
 /* E, beta and U = beta o E of the tokens t. */
@@ -119,6 +117,7 @@ struct reverse {
     struct sweep read;              /* B R; or [G; N] S^T */
     struct sweep write;             /* R += [A; B]^T [G; N]; or, as a read, U R^T */
     ptrdiff_t rows, keys;           /* tokens, rounded up to MR; those with a key */
+    ptrdiff_t readers;              /* rows of A and G: none of tokens in blocks */
     struct block a, b, grad_out, n; /* A, B, G, N */
     struct block du;
     const struct reverse_scratch *r;
@@ -138,13 +137,18 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int 
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
         vec y[MR][NR];
         tile_load(y, nr, block_at(du, i, 0));
-        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
+        if (c->readers > 0) {
+            tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
+        }
         tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
         LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
             const int exists = i + r < c->keys;
             LA_UNROLL
             for (int t = 0; t <= r; t++) {
+                if (c->readers == 0) {
+                    continue;
+                }
                 const vec x = vset1(p.x[r * p.ld + t]);
                 LA_EACH(j, nr) {
                     y[t][j] = vfma(
@@ -194,14 +198,16 @@ reverse_feature_tile(const struct reverse *c, ptrdiff_t col, const int nr)
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block da = block_at(c->read.o, i, col);
-        const struct block db = block_at(c->read.o, c->rows + i, col);
+        const struct block db = block_at(c->read.o, c->readers + i, col);
         const struct block ai = block_at(a, i, 0), bi = block_at(b, i, 0);
         const struct block xi = block_at(x, i, i), yi = block_at(y, i, i);
         vec d[MR][NR], more[MR][NR];
-        tile_load(d, nr, da);
-        tile(d, MR, nr, block_at(x, i, 0), 0, b, i);
-        diagonal_down(d, nr, xi, bi, 0);
-        tile_store(da, d, nr);
+        if (c->readers > 0) {
+            tile_load(d, nr, da);
+            tile(d, MR, nr, block_at(x, i, 0), 0, b, i);
+            diagonal_down(d, nr, xi, bi, 0);
+            tile_store(da, d, nr);
+        }
 
         tile_load(d, nr, db);
         tile_load(more, nr, block_at(c->write.o, i, col));
@@ -210,10 +216,14 @@ reverse_feature_tile(const struct reverse *c, ptrdiff_t col, const int nr)
                 d[r][j] += more[r][j];
             }
         }
-        tile(d, MR, nr, block_at(xi, MR, 0), 1, block_at(a, next, 0), left);
+        if (c->readers > 0) {
+            tile(d, MR, nr, block_at(xi, MR, 0), 1, block_at(a, next, 0), left);
+        }
         tile(d, MR, nr, block_at(yi, MR, 0), 1, block_at(b, next, 0), left);
         tile(d, MR, nr, block_at(y, i, 0), 0, b, i);
-        diagonal_up(d, nr, xi, ai, 0);
+        if (c->readers > 0) {
+            diagonal_up(d, nr, xi, ai, 0);
+        }
         diagonal_up(d, nr, yi, bi, 1);
         diagonal_down(d, nr, yi, bi, 1);
         tile_store(db, d, nr);
@@ -225,18 +235,17 @@ static void
 load_reverse(const struct la_head *h, const struct reverse *c,
              const struct la_array *errors, struct span t)
 {
-    load_mapped(c->a, &h->q, t, h->d, h->map);
     load_features(h, t, c->b);
     load_errors(h, c->r, errors, t);
-    load_plain(c->grad_out, &h->grad_out, t, h->m);
-    look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
-    if (h->scale != 1) {
-        scale_rows(c->grad_out, t.rows, c->r->scale);
-    }
     triangle(c->r->l, c->b, c->b, c->rows, h->d);
-    triangle(c->r->p, c->a, c->b, c->rows, h->d);
+    if (c->readers > 0) {
+        load_mapped(c->a, &h->q, t, h->d, h->map);
+        load_scaled_cotangents(h, c->grad_out, c->r->scale, t);
+        look_ahead(&h->dq, t, h->d);
+        triangle(c->r->p, c->a, c->b, c->rows, h->d);
+    }
 }
 
 /* Writes dbeta of the tokens t. */
@@ -256,14 +265,18 @@ static void
 store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
 {
     const struct reverse_scratch *r = c->r;
-    const struct block da = r->dab, db = block_at(r->dab, c->rows, 0);
-    if (h->map != LA_MAP_identity) { /* phi' is 1 */
+    const struct block da = r->dab, db = block_at(r->dab, c->readers, 0);
+    if (h->map != LA_MAP_identity && c->readers > 0) { /* phi' is 1 */
         chain(da, &h->q, t, h->d, c->a, h->map);
+    }
+    if (c->readers > 0) {
+        store_rows(&h->dq, t, h->d, da, NULL);
+    }
+    if (h->map != LA_MAP_identity) {
         chain(db, &h->k, t, h->d, c->b, h->map);
     }
     clear_rows(db, c->keys, t.rows);
     clear_rows(r->dbeta, c->keys, t.rows);
-    store_rows(&h->dq, t, h->d, da, NULL);
     store_rows(&h->dk, t, h->d, db, NULL);
     store_rows(&h->dv, t, h->m, r->dv, NULL);
     store_strengths(h, r, t);
@@ -273,14 +286,15 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
 static struct reverse
 reverse_chunk(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
+    const ptrdiff_t rows = round_up(t.rows, MR), readers = h->block > 0 ? 0 : rows;
     return (struct reverse){
         .rows = rows,
         .keys = keys_left(h, t),
+        .readers = readers,
         .a = r->ab,
-        .b = block_at(r->ab, rows, 0),
+        .b = block_at(r->ab, readers, 0),
         .grad_out = r->gn,
-        .n = block_at(r->gn, rows, 0),
+        .n = block_at(r->gn, readers, 0),
         .du = r->du,
         .r = r,
     };
@@ -302,10 +316,10 @@ sweep_gradient(const struct la_head *h, struct reverse *c, ptrdiff_t width,
     c->read.o = r->du;
     c->write.from = r->after;
     c->write.s = r->r;
-    c->write.rows = 2 * c->rows;
+    c->write.rows = c->readers + c->rows;
     c->write.b = b;
     c->write.v = r->gn;
-    compensate_state(&c->write, h, r->lost, delta_chunk_rows(h->d));
+    compensate_state(&c->write, h, r->lost, rows_in_block(h, delta_chunk_rows(h->d)));
     pair_operands(&c->read, LA_READ);
     pair_operands(&c->write, LA_WRITE);
 }
@@ -328,10 +342,12 @@ delta_features_back(const struct la_head *h, struct reverse *c, struct span t, T
     const ptrdiff_t width = round_up(h->d, VL);
     const struct sweep state = {
         .K = h->m, .W = width, .ahead = t.ahead, .pairs = r->pairs};
-    triangle(r->x, c->grad_out, r->u, c->rows, h->m);
+    if (c->readers > 0) {
+        triangle(r->x, c->grad_out, r->u, c->rows, h->m);
+    }
     triangle(r->y, c->n, r->u, c->rows, h->m);
     c->read = c->write = state;
-    c->read.rows = 2 * c->rows;
+    c->read.rows = c->readers + c->rows;
     c->read.a = r->gn;
     c->read.o = r->dab;
     c->read.s = s;
@@ -352,10 +368,10 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
               const struct la_array *errors, struct span t, T *s)
 {
     struct reverse c = reverse_chunk(h, r, t);
+    transpose_state(r->rt, r->r, h->d, h->m);
     load_reverse(h, &c, errors, t);
     delta_values_back(h, &c, round_up(h->m, VL), t.ahead);
     delta_features_back(h, &c, t, s);
-    transpose_state(r->rt, r->r, h->d, h->m);
 }
 
 #endif

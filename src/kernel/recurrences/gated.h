@@ -16,6 +16,7 @@
 #define LA_GATED_H
 
 #include "../decays/decay_stages.h"
+#include "../tiles/token_blocks.h"
 
 struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
@@ -82,6 +83,57 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
     to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
+/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
+static ptrdiff_t
+gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c,
+             ptrdiff_t i, struct la_fetch *look)
+{
+    for (; i < interleave_end(h); i += c->rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
+        const int exact = keeps_nothing(&r->decay); /* the chunk before */
+        c->rows = t.rows = load_decays(h, t, &r->decay);
+        c->fades = exact && keeps_nothing(&r->decay);
+        t.next = i + t.rows;
+        load_keys(h, t, r->b, r->v);
+        load_mapped(r->a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        gated_triangle(h, r, c->ahead, t.rows);
+        sweep_decayed(&r->decay, c, la_is_given(&h->bonus));
+        store_rows(&h->o, t, h->m, r->o, r->scale);
+    }
+    return i;
+}
+
+/* The same, of all tokens, which are in blocks (token_blocks.h). */
+static ptrdiff_t
+gated_blocks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c)
+{
+    struct span t;
+    for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
+        const int exact = keeps_nothing(&r->decay); /* the chunk before */
+        c->rows = t.rows = load_decay_ends(h, t, &r->decay);
+        c->fades = exact && keeps_nothing(&r->decay);
+        t.next = i + t.rows;
+        load_keys(h, t, r->b, r->v);
+        given_to_end(&r->decay, r->b, t.rows, h->d);
+        forget_state(&r->decay, c);
+        sweep(c, LA_WRITE);
+        if (ends_token_block(h, t) &&
+            read_token_block(h, *c, r->scale, token_block_begin(h, t), i + t.rows,
+                             r->rows)) {
+            return -1;
+        }
+    }
+    return h->n;
+}
+
 static int
 run_gated(const struct la_head *h)
 {
@@ -103,7 +155,7 @@ run_gated(const struct la_head *h)
         .pairs = r.pairs,
     };
     ptrdiff_t i = interleave_begin(h);
-    compensate_state(&c, h, r.lost, r.rows);
+    compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.lost);
         r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
@@ -112,27 +164,12 @@ run_gated(const struct la_head *h)
         }
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < interleave_end(h); i += c.rows) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n,
-                             interleave_look(h, &own));
-        const int exact = keeps_nothing(&r.decay); /* the chunk before */
-        c.rows = t.rows = load_decays(h, t, &r.decay);
-        c.fades = exact && keeps_nothing(&r.decay);
-        t.next = i + t.rows;
-        load_keys(h, t, r.b, r.v);
-        load_mapped(r.a, &h->q, t, h->d, h->map);
-        look_ahead(&h->o, t, h->m);
-        gated_triangle(h, &r, ahead, t.rows);
-        sweep_decayed(&r.decay, &c, la_is_given(&h->bonus));
-        store_rows(&h->o, t, h->m, r.o, r.scale);
-    }
-    if (interleave_finishes(h, i)) {
+    i = h->block > 0 ? gated_blocks(h, &r, &c)
+                     : gated_chunks(h, &r, &c, i, interleave_look(h, &own));
+    if (i >= 0 && interleave_finishes(h, i)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
-    return 0;
+    return i < 0;
 }
 
 /* --- in stages (stages.c) ------------------------------------------------- */

@@ -154,7 +154,8 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r,
     pairs.tokens = t.rows;
     pairs.rows = rows;
     pairs.d = h->d;
-    pairs.readers = pairs.writers = 1;
+    pairs.readers = h->block == 0; /* a block's tokens read after its last chunk */
+    pairs.writers = 1;
     pairs.reader[0] = (struct decay_reader){r->met_a, r->da, la_is_given(&h->bonus),
                                             la_is_given(&h->bonus)};
     pairs.writer[0] = (struct decay_writer){r->met_b, r->db};
@@ -179,11 +180,23 @@ bonus_features(const struct la_head *h, const struct gated_backward_scratch *r,
     }
 }
 
+/* Writes the gradients of what the tokens t write. */
+static void
+store_gated_writers(const struct la_head *h, const struct gated_backward_scratch *r,
+                    struct span t)
+{
+    const ptrdiff_t keys = keys_left(h, t);
+    clear_rows(r->db, keys, t.rows);
+    clear_rows(r->dv, keys, t.rows);
+    store_rows(&h->dk, t, h->d, r->db, NULL);
+    store_rows(&h->dv, t, r->values, r->dv, NULL);
+    store_decay_gradient(h, &r->decay, &r->pairs, t);
+}
+
 static void
 store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
             struct span t)
 {
-    const ptrdiff_t keys = keys_left(h, t);
     if (h->map != LA_MAP_identity) { /* phi' is 1 */
         chain(r->da, &h->q, t, h->d, r->a, h->map);
         chain(r->db, &h->k, t, h->d, r->b, h->map);
@@ -191,12 +204,8 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     if (r->parts->finish != NULL) {
         r->parts->finish(h, r, t);
     }
-    clear_rows(r->db, keys, t.rows);
-    clear_rows(r->dv, keys, t.rows);
     store_rows(&h->dq, t, h->d, r->da, NULL);
-    store_rows(&h->dk, t, h->d, r->db, NULL);
-    store_rows(&h->dv, t, r->values, r->dv, NULL);
-    store_decay_gradient(h, &r->decay, &r->pairs, t);
+    store_gated_writers(h, r, t);
 }
 
 /* Gradients of the tokens t, from R after them, and by `what` R before them; s is S^T
@@ -224,6 +233,61 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
         bonus_features(h, r, t.rows);
     }
     store_gated(h, r, t);
+}
+
+/* Gradients of the keys, values and decays of the tokens t, of which no query reads
+ * within the chunk, and R before them; s is S^T before them. */
+static void
+gated_writers_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
+                      struct sweep *dv, struct span t, T *s)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    const struct sweep db = {.rows = rows,
+                             .K = h->m,
+                             .W = round_up(h->d, VL),
+                             .a = r->v,
+                             .o = r->db,
+                             .s = r->rt,
+                             .ahead = t.ahead,
+                             .pairs = r->factors};
+    transpose_state(r->rt, dv->s, h->d, h->m);
+    load_decays(h, t, &r->decay);
+    load_keys(h, t, r->b, r->v);
+    look_ahead(&h->dk, t, h->d);
+    look_ahead(&h->dv, t, h->m);
+    forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
+    state_gradient(&r->decay, r->pairs.state, s, r->rt, h->m, h->d);
+    writers_meet(&r->decay, r->met_b, r->b, t.rows, h->d);
+    to_end(&r->decay, r->far_b, r->met_b, rows, h->d);
+    dv->rows = rows;
+    sweep(dv, LA_READ);
+    dv->rows = 0; /* R only decays */
+    sweep(dv, LA_WRITE);
+    forget_state(&r->decay, dv);
+    sweep(&db, LA_READ);
+    gated_features(h, r, t);
+    if (h->map != LA_MAP_identity) { /* phi' is 1 */
+        chain(r->db, &h->k, t, h->d, r->b, h->map);
+    }
+    store_gated_writers(h, r, t);
+}
+
+/* The same, and what the queries of a block that ends with the tokens t add to R. */
+static int
+gated_block_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
+                    struct sweep *dv, struct span t, T *s)
+{
+    struct sweep readers = *dv;
+    readers.ahead = dv->ahead = t.ahead;
+    readers.b = r->a;
+    dv->dots.x = NULL;
+    if (ends_token_block(h, t) &&
+        add_token_block_readers(h, readers, r->scale, token_block_begin(h, t),
+                                t.first + t.rows, r->chunks.rows)) {
+        return 1;
+    }
+    gated_writers_reverse(h, r, dv, t, s);
+    return 0;
 }
 
 /* What is the same for all chunks. */
@@ -278,10 +342,10 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
     struct la_fetch ahead = {0};
     count_chunks(&r->chunks, h, &r->decay);
     struct sweep dv = gated_value_sweep(h, r, r->r);
-    const ptrdiff_t chunks = gated_checkpoints(h, r);
     gated_constants(h, r);
+    const ptrdiff_t chunks = gated_checkpoints(h, r);
     gated_begin(h, r);
-    compensate(&dv, r->r_lost, h->n, x->rows);
+    compensate(&dv, r->r_lost, h->n, rows_in_block(h, x->rows));
     struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const ptrdiff_t place = chunk % x->interval;
@@ -291,6 +355,12 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
             (begins && gated_states(h, r, chunk / x->interval, place + 1,
                                     chunks_before(x, place, t.first)))) {
             return 1;
+        }
+        if (h->block > 0) {
+            if (gated_block_reverse(h, r, &dv, t, state_of(x->states, h, place))) {
+                return 1;
+            }
+            continue;
         }
         gated_reverse(h, r, &dv, t, state_of(x->states, h, place), LA_READ | LA_WRITE);
         for (ptrdiff_t l = 0; la_is_given(&h->bonus) && l < h->d; l += VL) {

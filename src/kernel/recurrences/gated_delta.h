@@ -153,12 +153,13 @@ dplr_carve(const struct la_head *h, struct arena *arena)
     return carve_gated_delta(h, arena, 1);
 }
 
-/* Loads the tokens t and computes their triangles. */
+/* Loads the tokens t and computes their triangles; without queries in blocks. */
 static void
 load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, int dplr,
                  struct delta_chunk *c, struct span t)
 {
     const ptrdiff_t rows = c->rows;
+    const int reads = h->block == 0;
     const struct gated_rows x =
         gated_rows(h, &r->decay, block_at(r->ea, rows, 0), r->ea, r->b, dplr);
     const struct block b = block_at(x.b, dplr ? rows : 0, 0);
@@ -173,17 +174,42 @@ load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, i
         c->v = values(h, t, r->v);
         load_beta(h, t, &r->beta);
     }
-    load_readers(h, &x, t);
-    look_ahead(&h->o, t, h->m);
     gated_triangle_of(x.decay, r->l, x.e, b, rows, h->d, dplr);
-    gated_triangle_of(x.decay, r->p, x.a, b, rows, h->d, 0);
+    if (reads) {
+        load_readers(h, &x, t);
+        look_ahead(&h->o, t, h->m);
+        gated_triangle_of(x.decay, r->p, x.a, b, rows, h->d, 0);
+    }
     if (dplr) {
         gated_triangle_of(x.decay, r->lk, x.e, x.b, rows, h->d, 1);
         gated_triangle_of(x.decay, r->pk, x.a, x.b, rows, h->d, 0);
     }
     writers_to_end(&x, r->b, rows, h->d);
     from_start(x.decay, x.e, x.e, rows, h->d, dplr);
-    from_start(x.decay, x.a, x.a, rows, h->d, 0);
+    if (reads) {
+        from_start(x.decay, x.a, x.a, rows, h->d, 0);
+    }
+}
+
+/* U of the tokens t, the state after them and, without blocks, their outputs. */
+static void
+gated_delta_tokens(const struct la_head *h, const struct gated_delta_scratch *r,
+                   int dplr, struct delta_chunk *c, struct span t)
+{
+    c->rows = round_up(t.rows, MR);
+    c->keys = keys_left(h, t);
+    c->read.rows = h->block > 0 ? c->rows : 2 * c->rows;
+    c->write.rows = (1 + dplr) * c->rows;
+    c->read.o = c->u = block_at(r->vuo, dplr ? c->rows : 0, 0);
+    c->o = block_at(c->u, c->rows, 0);
+    if (dplr) {
+        c->given = r->vuo;
+    }
+    load_gated_delta(h, r, dplr, c, t);
+    if (!dplr) {
+        forget_state(&r->decay, &c->write);
+    }
+    delta_columns(c);
 }
 
 static int
@@ -200,7 +226,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     struct delta_chunk c = {.read = state,
                             .write = state,
                             .l = r.l,
-                            .p = r.p,
+                            .p = h->block > 0 ? (struct block){0} : r.p,
                             .lk = r.lk,
                             .pk = r.pk,
                             .beta = r.beta};
@@ -210,7 +236,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     c.write.keep = r.decay.keep;
     c.write.change = r.decay.change;
     ptrdiff_t i = interleave_begin(h);
-    compensate_state(&c.write, h, r.lost, r.rows);
+    compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.write.lost);
         r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
@@ -220,26 +246,21 @@ compute_gated_delta(const struct la_head *h, int dplr)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n, look);
+        struct span t =
+            span(i, up_to_cut(h, i, r.rows), i + r.rows, token_block_end(h, i), look);
         const int exact = keeps_nothing(&r.decay); /* the chunk before */
         t.rows = load_decays(h, t, &r.decay);
         c.write.fades = exact && keeps_nothing(&r.decay);
         t.next = i += t.rows;
-        c.rows = round_up(t.rows, MR);
-        c.keys = keys_left(h, t);
-        c.read.rows = 2 * c.rows;
-        c.write.rows = (1 + dplr) * c.rows;
-        c.read.o = c.u = block_at(r.vuo, dplr ? c.rows : 0, 0);
-        c.o = block_at(c.u, c.rows, 0);
-        if (dplr) {
-            c.given = r.vuo;
+        gated_delta_tokens(h, &r, dplr, &c, t);
+        if (h->block == 0) {
+            store_rows(&h->o, t, h->m, c.o, r.scale);
         }
-        load_gated_delta(h, &r, dplr, &c, t);
-        if (!dplr) {
-            forget_state(&r.decay, &c.write);
+        else if (ends_token_block(h, t) &&
+                 read_token_block(h, c.read, r.scale, token_block_begin(h, t), i,
+                                  r.rows)) {
+            return 1;
         }
-        delta_columns(&c);
-        store_rows(&h->o, t, h->m, c.o, r.scale);
     }
     if (interleave_finishes(h, i)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);

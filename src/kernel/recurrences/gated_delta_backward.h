@@ -119,7 +119,7 @@ gated_delta_errors(const struct la_head *h,
         c.e = base->e;
     }
     load_state(r->s, &h->s0, h->d, h->m);
-    compensate(&c.write, r->lost, h->n, x->rows);
+    compensate(&c.write, r->lost, h->n, rows_in_block(h, x->rows));
     memset(x->begins, 0, (size_t)h->n);
     for (ptrdiff_t i = 0; i < h->n; chunks++) {
         if (h->poll(h->poll_arg)) {
@@ -132,7 +132,7 @@ gated_delta_errors(const struct la_head *h,
                 transpose_state(state_of(r->losses, h, interval), r->lost, h->d, h->m);
             }
         }
-        struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
+        struct span t = span(i, x->rows, i + x->rows, token_block_end(h, i), &ahead);
         t.rows = load_decays(h, t, &chunk->decay);
         x->begins[i] = 1;
         t.next = i += t.rows;
@@ -141,6 +141,9 @@ gated_delta_errors(const struct la_head *h,
         c.keys = keys_left(h, t);
         c.read.o = c.u = second(base->u, c.rows, dplr);
         chunk_errors(h, r, &c, t);
+        if (ends_token_block(h, t) && delta_block_dq(h, base, r->s, t)) {
+            return -1;
+        }
     }
     return chunks;
 }
@@ -182,7 +185,8 @@ gated_delta_states(const struct la_head *h,
         .ahead = &ahead,
         .pairs = chunk->base.pairs,
     };
-    compensate_state(&c, h, state_of(r->losses, h, interval), x->rows);
+    compensate_state(&c, h, state_of(r->losses, h, interval),
+                     rows_in_block(h, x->rows));
     memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++) {
         if (h->poll(h->poll_arg)) {
@@ -213,16 +217,18 @@ compute_gated_delta_backward(const struct la_head *h, int dplr)
     const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.reverse.decay);
+    reverse_constants(h, &r.reverse.base, x->rows);
     const ptrdiff_t chunks = gated_delta_errors(h, &r);
     struct span t = {.first = h->n};
-    reverse_begin(h, &r.reverse.base, x->rows);
+    reverse_begin(h, &r.reverse.base);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const ptrdiff_t place = chunk % x->interval;
         const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
             (begins && gated_delta_states(h, &r, chunk / x->interval, place + 1,
-                                          chunks_before(x, place, t.first)))) {
+                                          chunks_before(x, place, t.first))) ||
+            (ends_token_block(h, t) && delta_block_readers(h, &r.reverse.base, t))) {
             return 1;
         }
         gated_delta_reverse(h, &r.reverse, &r.errors, t, state_of(x->states, h, place));

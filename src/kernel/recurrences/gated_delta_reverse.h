@@ -130,11 +130,14 @@ gated_value_tile(const struct reverse *c, const struct gated_delta_reverse *r,
 /* The triangles of a chunk, from rows that are scaled for products with each other. */
 static void
 reverse_triangles(const struct la_head *h, const struct gated_delta_reverse *r,
-                  const struct gated_rows *x, ptrdiff_t rows)
+                  const struct gated_rows *x, const struct reverse *c)
 {
+    const ptrdiff_t rows = c->rows;
     const struct block b = second(x->b, rows, r->dplr);
     gated_triangle_of(x->decay, r->base.l, x->e, b, rows, h->d, r->dplr);
-    gated_triangle_of(x->decay, r->base.p, x->a, b, rows, h->d, 0);
+    if (c->readers > 0) {
+        gated_triangle_of(x->decay, r->base.p, x->a, b, rows, h->d, 0);
+    }
     if (r->dplr) {
         gated_triangle_of(x->decay, r->lk, x->e, x->b, rows, h->d, 1);
         gated_triangle_of(x->decay, r->pk, x->a, x->b, rows, h->d, 0);
@@ -147,22 +150,22 @@ load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
                          const struct gated_delta_reverse *r,
                          const struct la_array *errors, struct span t)
 {
-    const struct gated_rows rows = reverse_rows(h, r, c->rows), *x = &rows;
+    const struct gated_rows rows = reverse_rows(h, r, c->readers), *x = &rows;
     load_decays(h, t, &r->decay);
-    load_readers(h, x, t);
     load_rows_of_keys(h, x, t);
-    from_start(&r->decay, r->ends, x->a, c->rows, h->d, 0);
-    from_start(&r->decay, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
+    from_start(&r->decay, block_at(r->ends, c->readers, 0), x->e, c->rows, h->d,
+               r->dplr);
     writers_to_end(x, r->written, c->rows, h->d);
     load_written(h, r, errors, t);
-    load_plain(c->grad_out, &h->grad_out, t, h->m);
-    look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
-    if (h->scale != 1) {
-        scale_rows(c->grad_out, t.rows, r->base.scale);
+    if (c->readers > 0) {
+        load_readers(h, x, t);
+        from_start(&r->decay, r->ends, x->a, c->rows, h->d, 0);
+        load_scaled_cotangents(h, c->grad_out, r->base.scale, t);
+        look_ahead(&h->dq, t, h->d);
     }
-    reverse_triangles(h, r, x, c->rows);
+    reverse_triangles(h, r, x, c);
 }
 
 static void
@@ -188,7 +191,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
                           const struct gated_delta_reverse *r, struct span t)
 {
     const struct reverse_scratch *base = &r->base;
-    const struct block de = block_at(base->dab, c->rows, 0);
+    const struct block de = block_at(base->dab, c->readers, 0);
     store_decay_gradient(h, &r->decay, &r->pairs, t);
     if (r->dplr) {
         const struct block db = block_at(base->db, c->rows, 0);
@@ -203,12 +206,16 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
         add_block(base->db, de, t.rows);
     }
     if (h->map != LA_MAP_identity) { /* phi' is 1 */
-        load_mapped(c->a, &h->q, t, h->d, h->map);
         load_mapped(c->b, &h->k, t, h->d, h->map);
-        chain(base->dab, &h->q, t, h->d, c->a, h->map);
         chain(base->db, &h->k, t, h->d, c->b, h->map);
     }
-    store_rows(&h->dq, t, h->d, base->dab, NULL);
+    if (h->map != LA_MAP_identity && c->readers > 0) {
+        load_mapped(c->a, &h->q, t, h->d, h->map);
+        chain(base->dab, &h->q, t, h->d, c->a, h->map);
+    }
+    if (c->readers > 0) {
+        store_rows(&h->dq, t, h->d, base->dab, NULL);
+    }
     store_existing(&h->dk, t, h->d, base->db, c->keys);
     store_rows(&h->dv, t, h->m, base->dv, NULL);
     if (la_is_given(&h->erase)) {
@@ -243,22 +250,25 @@ gated_delta_pairs(const struct la_head *h, const struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const ptrdiff_t rows = c->rows;
+    const int erases = c->readers > 0; /* the place of E: after A, if that reads */
     struct decay_pairs y = r->pairs;
     y.decay = &r->decay;
     y.tokens = tokens;
     y.rows = rows;
     y.d = h->d;
-    y.readers = 2;
+    y.readers = 1 + erases;
     y.writers = 1 + r->dplr;
     y.reader[0] = (struct decay_reader){x->a, base->dab, 0, 0};
-    y.reader[1] = (struct decay_reader){x->e, block_at(base->dab, rows, 0), 1, r->dplr};
+    y.reader[erases] =
+        (struct decay_reader){x->e, block_at(base->dab, c->readers, 0), 1, r->dplr};
     y.writer[0] = (struct decay_writer){second(x->b, rows, r->dplr),
                                         second(base->db, rows, r->dplr)};
     y.writer[1] = (struct decay_writer){x->b, base->db};
     const struct block p[2][2] = {{base->p, r->pk}, {base->l, r->lk}};
     const struct block dp[2][2] = {{base->x, r->xk}, {base->y, r->yk}};
-    memcpy(y.p, p, sizeof(p));
-    memcpy(y.x, dp, sizeof(dp));
+    const int first = 1 - erases;
+    memcpy(y.p, p[first], (size_t)y.readers * sizeof(p[0]));
+    memcpy(y.x, dp[first], (size_t)y.readers * sizeof(dp[0]));
     return y;
 }
 
@@ -270,9 +280,9 @@ gated_features_back(const struct la_head *h, struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const struct block u = second(base->u, c->rows, r->dplr);
-    const struct gated_rows x = reverse_rows(h, r, c->rows);
+    const struct gated_rows x = reverse_rows(h, r, c->readers);
     const struct decay_pairs pairs = gated_delta_pairs(h, c, r, &x, t.rows);
-    const struct sweep state = {.rows = 2 * c->rows,
+    const struct sweep state = {.rows = c->readers + c->rows,
                                 .K = h->m,
                                 .W = round_up(h->d, VL),
                                 .s = s,
@@ -282,7 +292,9 @@ gated_features_back(const struct la_head *h, struct reverse *c,
         forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
     }
     state_gradient(&r->decay, r->pairs.state, s, base->rt, h->m, h->d);
-    triangle(base->x, c->grad_out, u, c->rows, h->m);
+    if (c->readers > 0) {
+        triangle(base->x, c->grad_out, u, c->rows, h->m);
+    }
     triangle(base->y, c->n, u, c->rows, h->m);
     if (r->dplr) {
         triangle(r->xk, c->grad_out, base->u, c->rows, h->m);
@@ -317,13 +329,13 @@ gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r
                     const struct la_array *errors, struct span t, T *s)
 {
     struct reverse c = gated_reverse_chunk(h, r, t);
+    transpose_state(r->base.rt, r->base.r, h->d, h->m);
     load_gated_delta_reverse(h, &c, r, errors, t);
     gated_values_back(h, &c, r, round_up(h->m, VL), t.ahead);
     if (!r->dplr) {
         forget(&r->decay, r->base.r, h->d, round_up(h->m, VL), 0);
     }
     gated_features_back(h, &c, r, t, s);
-    transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }
 
 #endif

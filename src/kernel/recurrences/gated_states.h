@@ -134,6 +134,22 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     return t.rows;
 }
 
+/* dq of the block that ends with the tokens t, from S^T after it. */
+static int
+gated_block_dq(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+               struct span t)
+{
+    const struct sweep c = {.K = h->m,
+                            .W = round_up(h->d, VL),
+                            .a = r->c,
+                            .o = r->da,
+                            .s = s,
+                            .ahead = t.ahead,
+                            .pairs = r->factors};
+    return token_block_dq(h, c, r->a, r->scale, token_block_begin(h, t),
+                          t.first + t.rows, r->chunks.rows);
+}
+
 /* The forward scan: S^T before every interval, and what it has lost.  Returns the
  * number of chunks, or -1 to stop. */
 static ptrdiff_t
@@ -147,7 +163,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     ptrdiff_t chunks = 0;
     c.s = r->rt; /* unused until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
-    compensate(&c, r->s_lost, h->n, x->rows);
+    compensate(&c, r->s_lost, h->n, rows_in_block(h, x->rows));
     memset(x->begins, 0, (size_t)h->n);
     for (ptrdiff_t i = 0; i < h->n; i += c.rows, chunks++) {
         if (h->poll(h->poll_arg)) {
@@ -160,7 +176,11 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
             }
         }
         x->begins[i] = 1;
-        gated_forward(h, r, &c, span(i, x->rows, i + x->rows, h->n, &ahead));
+        struct span t = span(i, x->rows, i + x->rows, token_block_end(h, i), &ahead);
+        t.rows = gated_forward(h, r, &c, t);
+        if (ends_token_block(h, t) && gated_block_dq(h, r, c.s, t)) {
+            return -1;
+        }
     }
     return chunks;
 }
@@ -175,7 +195,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
     struct la_fetch ahead = {0};
     struct sweep c = gated_state(h, r, &ahead);
     c.s = x->states;
-    compensate_state(&c, h, state_of(r->lost, h, interval), x->rows);
+    compensate_state(&c, h, state_of(r->lost, h, interval), rows_in_block(h, x->rows));
     memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++, i += c.rows) {
         if (h->poll(h->poll_arg)) {

@@ -1,0 +1,157 @@
+"""``block`` in the kernels: blocks shorter and longer than chunks, cuts, heads, gufuncs."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from bounds import close, roundings
+from operands import twin
+from states import assert_same, flat
+from table import BLOCKS, GATES, ROUNDINGS, first_of, same
+
+import linattn
+from linattn import ufuncs
+
+EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
+ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
+#: A part of a chunk, not a divisor of one; a chunk; several and a part; more than there are tokens.
+LENGTHS = pytest.mark.parametrize("block", [2, 7, 16, 37, 1000])
+N = 75
+
+
+def having(case, **options):
+    return case._replace(options=case.options | options)
+
+
+@EACH
+@LENGTHS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_chunks(case, block, dtype):
+    """Results are those of the twin, with states, lengths and every kind of decay."""
+    case, lead = having(case, block=block), (2,)
+    for gates in GATES if "g" in case.letters else ("weak",):
+        operands = case.operands(lead, N, d=20, m=18, dtype=dtype, gates=gates)
+        states = {
+            x: case.state(lead, d=20, m=18, dtype=dtype, seed=i)
+            for i, x in enumerate(("initial_state", "grad_state"))
+        }
+        for more in ({}, {"key_lengths": [N, 41]}):
+            found = case.results(operands, **states, **more)
+            wide = {x: y.astype(float) for x, y in operands.items()}
+            expected = case.results(wide, twin(case.name), **states, **more)
+            for x, y in zip(found, expected, strict=True):
+                assert x.dtype == dtype
+                close(x, y, atol=roundings(2 * ROUNDINGS, *expected, dtype=np.dtype(dtype)))
+
+
+@EACH
+@LENGTHS
+def test_packed_sequences(case, block):
+    """Blocks begin anew at each of them."""
+    case, bounds = having(case, block=block), [0, 5, 5, 48, N]
+    operands = case.operands((2,), N)
+    o, state = case.forward(operands, cu_seqlens=bounds)
+    grads = case.backward(operands, cu_seqlens=bounds)
+    for r, (begin, end) in enumerate(pairwise(bounds)):
+        part = case.tokens(operands, begin, end)
+        found, last = case.forward(part)
+        assert_same([o[:, begin:end]], [found])
+        for x, y in zip(flat(state), flat(last), strict=True):
+            np.testing.assert_array_equal(x[:, r], y)
+        for x, y in zip(grads, case.backward(part), strict=True):
+            np.testing.assert_array_equal(x[:, begin:end], y)
+
+
+@EACH
+@LENGTHS
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_later_blocks(case, block, value):
+    """Whatever they hold, outputs before them have the same bits."""
+    case, cut = having(case, block=block), 37 // min(block, 37) * min(block, 37)
+    operands = case.operands((2,), N, d=20, m=18, dtype="float32")
+    expected = case.call(operands)
+    changed = {name: x.copy() for name, x in operands.items()}
+    for x in case.tokens(changed, cut, N).values():
+        x[...] = value
+    if block > N:
+        assert not same([case.call(changed)[:, :cut]], [expected[:, :cut]])
+    else:
+        assert_same([case.call(changed)[:, :cut]], [expected[:, :cut]])
+
+
+@EACH
+@pytest.mark.parametrize("block", [3, 16, 40])
+def test_exact_states(case, block):
+    """A sequence that is cut where blocks end has the bits of the uncut one."""
+    case, n = having(case, block=block), 720
+    operands = case.operands((2,), n, d=20, m=18, dtype="float32", gates="resets")
+    expected, last = case.forward(operands, return_state="exact")
+    state, outputs = None, []
+    for begin, end in pairwise([0, 240, 480, n]):
+        part = case.tokens(operands, begin, end)
+        o, state = case.forward(part, initial_state=state, return_state="exact")
+        outputs.append(o)
+    assert_same([np.concatenate(outputs, 1)], [expected])
+    assert_same([*flat(state), state.lost], [*flat(last), last.lost])
+
+
+@pytest.mark.parametrize("block", [4, 40])
+def test_grouped_queries(block):
+    """Heads that share their keys are computed together."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 3, N, 8), np.float32)
+    k, v = rng.standard_normal((2, 2, 1, N, 8), np.float32)
+    o, state = linattn.causal(q, k, v, block=block, return_state=True)
+    full = [np.repeat(x, 3, 1) for x in (k, v)]
+    expected, last = linattn.causal(q, *full, block=block, return_state=True)
+    assert_same([o, *flat(state)], [expected, *flat(last)])
+
+
+@ONE
+def test_gufuncs(case):
+    """They take the tokens of a block as an integer, one for each head."""
+    operands = case.operands((4,), N, dtype="float32")
+    given = [operands[x] for x in case.letters]
+    scale = case.options.get("scale", 1.0)
+    numbers = (scale, 1e-6) if case.name == "causal" else (scale,)
+    end = "_elu" if case.name == "causal" else "_identity"
+    call = getattr(ufuncs, f"{case.name}_block{end}")
+    blocks = np.array([2, 20, 1, 0])
+    o = call(*given, *numbers, blocks)
+    for i, block in enumerate((2, 20, None, None)):
+        options = {x: y for x, y in case.options.items() if x != "block"}
+        expected = case._replace(options=options).call(operands, block=block)
+        assert_same([o[i]], [expected[i]])
+    backward = getattr(ufuncs, f"{case.name}_block_backward{end}")
+    grads = backward(*given, operands["grad_out"], *numbers, blocks)
+    one = backward(*(x[1] for x in given), operands["grad_out"][1], *numbers, 20)
+    for x, y in zip(grads, one, strict=True):
+        assert_same([x[1]], [y])
+
+
+def test_no_gufunc_has_a_bonus():
+    assert "gated_block_state_backward_identity" in ufuncs.__all__
+    assert not [x for x in ufuncs.__all__ if "bonus" in x and "block" in x]
+
+
+@EACH
+@pytest.mark.parametrize("block", [3, 16, 50])
+def test_products_of_bfloat16(case, block, threads):
+    """They are obeyed: off by roundings of bfloat16, and the same for any number of threads."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    case, before = having(case, block=block), linattn.get_products()
+    operands = case.operands((2,), N, d=20, m=70)
+    operands = {x: y.astype("float32" if x == "g" else dtype) for x, y in operands.items()}
+    results = {}
+    try:
+        for products, count in (("float32", 1), ("bfloat16", 1), ("bfloat16", 7)):
+            linattn.set_products(products)
+            threads(count)
+            results[products, count] = case.results(operands)
+    finally:
+        linattn.set_products(before)
+    plain, paired, again = results.values()
+    assert_same(again, paired)
+    assert not same([paired[0]], [plain[0]])
+    for x, y in zip(paired, plain, strict=True):
+        close(x.astype(float), y.astype(float), atol=2**-5 * abs(y.astype(float)).max())
