@@ -74,10 +74,11 @@ KERNEL = [*COMMON, "-ffp-contract=fast"]
 KERNELS = "src/kernel/kernels.c"
 with open("src/kernel/dtypes.def", encoding="utf-8") as rows:
     DTYPES = re.findall(r"^LA_FLOAT\(\w+, (\w+),", rows.read(), flags=re.M)
-# The compilations of the kernels: folder of the object, macros, flags.
+# The compilations of the kernels: folder of the object, macros, flags.  Those of the widest vectors
+# take longest and come first, so that no processor waits for them at the end.
 UNITS = [
     (f"{isa}_{dtype}", [("LA_ISA", isa), ("LA_DTYPE", dtype)], [*KERNEL, *flags])
-    for isa, flags in ISAS.items()
+    for isa, flags in reversed(ISAS.items())
     for dtype in DTYPES
 ]
 
