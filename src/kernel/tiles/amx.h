@@ -10,7 +10,8 @@
  * e and o are chains of multiply-adds that begin with 0.  Each of these and both
  * additions are rounded to nearest; subnormal numbers are zeros, among operands and
  * results (Intel, Software Developer's Manual, volume 2).  Sums longer than 16 pairs
- * are cut into parts of 16 and, if 8 or fewer are left, of 8.
+ * are cut into parts of 16 and, if 8 or fewer are left, of 8.  Plain C without fused
+ * multiply-adds rounds products below 2^-126 before it adds them.
  *
  * Both implementations run the functions below, which contain one instruction each. */
 #ifndef LA_AMX_H
