@@ -14,8 +14,8 @@ MAP_TESTS = (
     "guarantees/test_causality.py", "guarantees/test_numerics.py", "guarantees/test_packed.py",
     "guarantees/test_reference.py", "guarantees/test_stages.py", "guarantees/test_state.py",
     "guarantees/test_step.py", "guarantees/test_twin.py", "guarantees/test_ufuncs.py",
-    "operators/test_backward.py", "operators/test_delta.py",
-    "operators/test_feature_maps.py", "operators/test_forward.py", "operators/test_gated.py",
+    "operators/test_attention.py", "operators/test_delta.py",
+    "operators/test_feature_maps.py", "operators/test_gated.py",
     "operators/test_gated_delta.py", "operators/test_mapped.py",
     "operators/test_mapped_rescaled.py",
 )  # fmt: skip
