@@ -379,7 +379,8 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
     /* Padding lanes may raise floating-point flags that have nothing to do with the
      * result, so the call raises none. */
     job->modes = la_modes_get();
-    const int gave_up = la_pool_run(piece, idle, job, items, threads, job->is_brief);
+    const struct la_list list = {piece, job->turn, idle, job, items};
+    const int gave_up = la_pool_run(&list, threads, job->is_brief);
     la_modes_set(job->modes);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
     /* The watch may have stopped the job after the last piece polled. */

@@ -10,6 +10,7 @@
 
 #include "modes.h"
 #include "plan.h"
+#include "pool.h"
 #include "scratch.h"
 
 struct job {
@@ -36,6 +37,7 @@ struct job {
     struct la_staged *staged;               /* set by stages.c */
     struct la_channel_split *channel_split; /* set by channel_split.c */
     int interleaved; /* heads that each thread interleaves (interleave.c), or 1 */
+    la_turns turn;   /* of pieces that wait for others, or NULL */
     atomic_int stop;
     atomic_int overrun; /* a piece needed more scratch than was measured */
 };

@@ -231,10 +231,16 @@ la_preemptions(void)
 }
 
 void
-la_sleep_ms(int ms)
+la_sleep_us(long us)
 {
-    const struct timespec time = {ms / 1000, ms % 1000 * 1000L * 1000};
+    const struct timespec time = {us / 1000000, us % 1000000 * 1000};
     nanosleep(&time, NULL);
+}
+
+void
+la_yield(void)
+{
+    sched_yield();
 }
 
 void *

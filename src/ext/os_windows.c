@@ -135,9 +135,15 @@ la_preemptions(void)
 }
 
 void
-la_sleep_ms(int ms)
+la_sleep_us(long us)
 {
-    Sleep((DWORD)ms);
+    Sleep((DWORD)((us + 999) / 1000));
+}
+
+void
+la_yield(void)
+{
+    SwitchToThread();
 }
 
 void *

@@ -24,9 +24,7 @@ static struct {
     atomic_int running; /* workers in the current job */
     int cpus;           /* that this process may use */
     atomic_int spins;   /* whether there is a CPU for each lane of the current job */
-    la_work work;
-    void *job;
-    size_t items;
+    struct la_list list;
     int next_lane, helpers; /* lanes: 0 is the caller's, helpers have the next ones */
     atomic_size_t next;
     atomic_int stop;  /* take no further item: a piece of work asked to stop */
@@ -202,17 +200,69 @@ spin(const atomic_int *number, int until_zero)
     }
 }
 
+/* Waits for the turn of an item: awake for a short time, then such that threads with
+ * work get the CPU, and finally for as long as a switch to this thread takes.
+ * `since`: when this began; 0: now. */
 static void
-share(la_work work, void *job, size_t items, int lane)
+wait_for_turn(const struct la_list *list, int64_t *since, int lane)
+{
+    enum { YIELD_US = 500, IDLE_US = 20000, SLEEP_US = 50 };
+    const int64_t now = la_clock_us();
+    const int may_spin = atomic_load_explicit(&pool.spins, memory_order_relaxed);
+    const long spin = may_spin ? atomic_load(&spin_us) : 0;
+    *since = *since == 0 ? now : *since;
+    if (now - *since < spin) {
+        for (int i = 0; i < PAUSES; i++) {
+            la_pause();
+        }
+    }
+    else if (now - *since < spin + YIELD_US) {
+        la_yield();
+    }
+    else {
+        la_sleep_us(SLEEP_US);
+    }
+    if (lane == 0 && now - *since > IDLE_US) {
+        list->idle(list->job);
+        *since = now - spin - YIELD_US;
+    }
+}
+
+/* The next item, as soon as it may begin; or a number past the last one. */
+static size_t
+next_item(const struct la_list *list, int lane)
+{
+    int64_t since = 0;
+    size_t item = atomic_load(&pool.next);
+    while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
+           item < list->items) {
+        const enum la_turn turn =
+            list->turn != NULL ? list->turn(list->job, item) : LA_NOW;
+        if (turn == LA_NEVER) {
+            break;
+        }
+        if (turn == LA_LATER) {
+            wait_for_turn(list, &since, lane);
+            item = atomic_load(&pool.next);
+        }
+        else if (atomic_compare_exchange_weak(&pool.next, &item, item + 1)) {
+            return item;
+        }
+    }
+    return SIZE_MAX;
+}
+
+static void
+share(const struct la_list *list, int lane)
 {
     size_t item;
-    while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
-           (item = atomic_fetch_add(&pool.next, 1)) < items) {
-        if (work(job, item, lane)) {
+    while ((item = next_item(list, lane)) < list->items) {
+        if (list->work(list->job, item, lane)) {
             atomic_store(&pool.stop, 1);
         }
-        if (lane > 0 && atomic_load_explicit(&delay_ms, memory_order_relaxed) > 0) {
-            la_sleep_ms(atomic_load(&delay_ms));
+        const int delay = atomic_load_explicit(&delay_ms, memory_order_relaxed);
+        if (lane > 0 && delay > 0) {
+            la_sleep_us(1000L * delay);
         }
     }
 }
@@ -231,11 +281,9 @@ worker(void)
         pool.wanted--;
         pool.running++;
         const int lane = pool.next_lane++;
-        const la_work work = pool.work;
-        void *const job = pool.job;
-        const size_t items = pool.items;
+        const struct la_list list = pool.list;
         la_mutex_unlock(&pool.lock);
-        share(work, job, items, lane);
+        share(&list, lane);
         la_mutex_lock(&pool.lock);
         if (--pool.running == 0) {
             la_condition_wake_all(&pool.done); /* the caller, or a thread that forks */
@@ -245,7 +293,7 @@ worker(void)
 }
 
 static void
-wait_for_workers(void (*idle)(void *), void *job)
+wait_for_workers(const struct la_list *list)
 {
     la_mutex_lock(&pool.lock);
     pool.helpers = pool.wanted = 0; /* workers that arrive later find no items */
@@ -257,7 +305,7 @@ wait_for_workers(void (*idle)(void *), void *job)
     while (pool.running > 0) {
         if (la_condition_wait_ms(&pool.done, &pool.lock, 20)) {
             la_mutex_unlock(&pool.lock);
-            idle(job);
+            list->idle(list->job);
             la_mutex_lock(&pool.lock);
         }
     }
@@ -265,10 +313,13 @@ wait_for_workers(void (*idle)(void *), void *job)
 }
 
 static int
-run_alone(la_work work, void *job, size_t items)
+run_alone(const struct la_list *list)
 {
-    for (size_t i = 0; i < items; i++) {
-        if (work(job, i, 0)) {
+    for (size_t i = 0; i < list->items; i++) {
+        if (list->turn != NULL && list->turn(list->job, i) == LA_NEVER) {
+            return 0;
+        }
+        if (list->work(list->job, i, 0)) {
             return 1;
         }
     }
@@ -277,9 +328,7 @@ run_alone(la_work work, void *job, size_t items)
 
 /* A job on the runner's threads. */
 struct lent {
-    la_work work;
-    void *job;
-    size_t items;
+    const struct la_list *list;
     atomic_int next_lane;
     int64_t done; /* when the caller found no further item */
 };
@@ -295,7 +344,7 @@ lend(void *arg)
 {
     struct lent *x = arg;
     const la_modes modes = la_modes_get();
-    share(x->work, x->job, x->items, is_owner ? 0 : atomic_fetch_add(&x->next_lane, 1));
+    share(x->list, is_owner ? 0 : atomic_fetch_add(&x->next_lane, 1));
     if (is_owner) {
         x->done = la_clock_us();
     }
@@ -303,9 +352,10 @@ lend(void *arg)
 }
 
 static void
-run_lent(la_runner run, la_work work, void *job, size_t items, int lanes)
+run_lent(la_runner run, const struct la_list *list, int lanes)
 {
-    struct lent x = {.work = work, .job = job, .items = items, .next_lane = 1};
+    struct lent x = {.list = list, .next_lane = 1};
+    atomic_store(&pool.spins, lanes <= pool.cpus);
     run(lend, &x, (unsigned)lanes, 0);
     if (la_clock_us() - x.done > LATE_US) {
         atomic_store(&not_lent, JOBS_AFTER_LATE);
@@ -325,44 +375,41 @@ runner_of(int is_brief)
 }
 
 static void
-run_own(la_work work, void (*idle)(void *), void *job, size_t items, int lanes)
+run_own(const struct la_list *list, int lanes)
 {
     const int helpers = lanes - 1;
     la_mutex_lock(&pool.lock);
     pool.workers = la_threads_start(worker, pool.workers, helpers);
     la_threads_avoid_caller(pool.workers);
-    pool.work = work;
-    pool.job = job;
-    pool.items = items;
+    pool.list = *list;
     pool.next_lane = 1;
     pool.helpers = helpers;
     pool.wanted = helpers < pool.workers ? helpers : pool.workers;
     atomic_store(&pool.spins, lanes <= pool.cpus);
     la_condition_wake_all(&pool.wake);
     la_mutex_unlock(&pool.lock);
-    share(work, job, items, 0);
-    wait_for_workers(idle, job);
+    share(list, 0);
+    wait_for_workers(list);
 }
 
 int
-la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lanes,
-            int is_brief)
+la_pool_run(const struct la_list *list, int lanes, int is_brief)
 {
     if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
-        return run_alone(work, job, items);
+        return run_alone(list);
     }
-    note_job(items, lanes);
     const la_runner run = runner_of(is_brief);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
     is_owner = 1;
     if (run != NULL) {
-        run_lent(run, work, job, items, lanes);
+        run_lent(run, list, lanes);
     }
     else {
-        run_own(work, idle, job, items, lanes);
+        run_own(list, lanes);
     }
     is_owner = 0;
+    note_job(atomic_load(&pool.next), lanes);
     const int stopped = atomic_load(&pool.stop);
     la_mutex_unlock(&pool.owner);
     return stopped;

@@ -1,6 +1,5 @@
 /* stages.c: computes a few long sequences in stages that all threads share, if there
- * are several times as many threads (split.c).  With fewer threads, panels are about
- * as fast where there are any: stages write and read the state of every chunk.
+ * are several times as many threads (split.c).
  *
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
@@ -8,25 +7,40 @@
  * Nothing is computed twice, and every number is summed in the same order as by a
  * single thread.  Gradients take a second pass over the groups, in reverse.
  *
- * Threads meet twice per group: while they carry the state, one of them cuts the next
- * group into chunks, and while some finish a group, others prepare the next. */
+ * A pass is one list of shares, which threads take in order, each as soon as those that
+ * it depends on are done.  Beside each other in the list are stages of four groups, so
+ * that few threads ever wait:
+ *
+ *    cut group i;  begin and carry group i - 2;  prepare i - 1;  finish i - 3 */
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "job.h"
 
-/* A sequence, with the group that is computed and the one before or after it. */
+enum {
+    AHEAD = 3,         /* groups between cutting one and finishing it */
+    SLOTS = AHEAD + 1, /* groups in memory */
+    /* States after groups in memory: a group that is finished begins with that of the
+     * one before, while another takes the place of that group's chunks. */
+    STATES = SLOTS + 1,
+};
+
 struct sequence {
-    struct la_chunks chunks[2];
+    struct la_chunks chunks[SLOTS];
+    char *states;     /* STATES records */
+    ptrdiff_t groups; /* of the first pass */
 };
 
 /* The sequences of all heads, and what is run. */
 struct la_staged {
     struct sequence *sequences;
-    size_t count;         /* of sequences */
-    size_t shares, parts; /* of a group's chunks; of its states */
-    int now;              /* index of the group that is computed */
-    int reverse;          /* whether this is the second pass */
+    size_t count;                       /* of sequences */
+    size_t shares, parts;               /* of a group's chunks; of its states */
+    int reverse;                        /* whether this is the second pass */
+    atomic_size_t done[LA_STAGE_KINDS]; /* shares of each stage, of all groups */
+    atomic_size_t ended;                /* sequences that are cut to the end */
+    atomic_size_t groups; /* of the longest sequence; SIZE_MAX: not known yet */
 };
 
 static _Atomic ptrdiff_t forced_chunks;
@@ -68,99 +82,178 @@ head_of(const struct job *job, size_t sequence)
     return la_job_head(job, la_job_unit(job, (ptrdiff_t)(job->first + sequence)));
 }
 
-/* Cuts the group after the current one; an empty sequence is computed at once. */
-static int
-cut(struct job *job, size_t sequence, int lane)
+/* A share of a stage of a group. */
+struct share {
+    enum la_stage_kind kind;
+    ptrdiff_t group; /* less than 0: there is none yet */
+    size_t index;
+};
+
+/* Shares of a stage of one group. */
+static size_t
+shares_of(const struct la_staged *x, enum la_stage_kind kind)
 {
-    struct la_chunks *chunks = job->staged->sequences[sequence].chunks;
-    struct la_chunks *before = &chunks[job->staged->now],
-                     *x = &chunks[!job->staged->now];
-    struct la_head h = head_of(job, sequence);
-    const int is_first = before->next < 0, reverse = job->staged->reverse;
+    return kind == LA_CUT || kind == LA_BEGIN ? x->count
+           : kind == LA_CARRY                 ? x->count * x->parts
+                                              : x->count * x->shares;
+}
+
+static struct share
+share_of_item(const struct la_staged *x, size_t item)
+{
+    static const struct {
+        enum la_stage_kind kind;
+        int behind;
+    } order[] = {{LA_CUT, 0},
+                 {LA_BEGIN, AHEAD - 1},
+                 {LA_CARRY, AHEAD - 1},
+                 {LA_PREPARE, 1},
+                 {LA_FINISH, AHEAD}};
+    size_t round = 0;
+    for (int i = 0; i < LA_STAGE_KINDS; i++) {
+        round += shares_of(x, order[i].kind);
+    }
+    const ptrdiff_t now = (ptrdiff_t)(item / round);
+    size_t index = item % round;
+    int i = 0;
+    for (; index >= shares_of(x, order[i].kind); i++) {
+        index -= shares_of(x, order[i].kind);
+    }
+    return (struct share){order[i].kind, now - order[i].behind, index};
+}
+
+/* Whether all shares of a stage are done, of groups up to this one. */
+static int
+is_done(const struct la_staged *x, enum la_stage_kind kind, ptrdiff_t group)
+{
+    return group < 0 || atomic_load_explicit(&x->done[kind], memory_order_acquire) >=
+                            (size_t)(group + 1) * shares_of(x, kind);
+}
+
+/* Shares of a stage also wait for those of the group before, or else one of a later
+ * group could be taken for them in what is_done counts. */
+static enum la_turn
+turn(void *arg, size_t item)
+{
+    const struct la_staged *x = ((struct job *)arg)->staged;
+    const struct share share = share_of_item(x, item);
+    const ptrdiff_t group = share.group;
+    int may = 0;
+    switch (share.kind) {
+    case LA_CUT:
+        if ((size_t)group >= AHEAD &&
+            (size_t)(group - AHEAD) >= atomic_load(&x->groups)) {
+            return LA_NEVER;
+        }
+        may = is_done(x, LA_CUT, group - 1) && is_done(x, LA_FINISH, group - SLOTS);
+        break;
+    case LA_PREPARE:
+        may = is_done(x, LA_CUT, group) && is_done(x, LA_PREPARE, group - 1);
+        break;
+    case LA_BEGIN:
+        may = is_done(x, LA_CUT, group) && is_done(x, LA_CARRY, group - 1);
+        break;
+    case LA_CARRY:
+        may = is_done(x, LA_BEGIN, group) && is_done(x, LA_PREPARE, group);
+        break;
+    case LA_FINISH:
+        may = is_done(x, LA_CARRY, group) && is_done(x, LA_FINISH, group - 1);
+    }
+    return may ? LA_NOW : LA_LATER;
+}
+
+/* Notes that a sequence has no group of this number. */
+static void
+note_end(struct la_staged *x, struct sequence *sequence, ptrdiff_t group)
+{
+    if (!x->reverse) {
+        sequence->groups = group;
+    }
+    if (atomic_fetch_add(&x->ended, 1) + 1 == x->count) {
+        atomic_store(&x->groups, (size_t)group);
+    }
+}
+
+/* Cuts a group of a sequence; one without tokens is computed at once. */
+static int
+cut(struct job *job, size_t index, ptrdiff_t group, int lane)
+{
+    struct la_staged *staged = job->staged;
+    struct sequence *sequence = &staged->sequences[index];
+    struct la_chunks *x = &sequence->chunks[group % SLOTS];
+    const struct la_chunks *before = &sequence->chunks[(group + AHEAD) % SLOTS];
+    struct la_head h = head_of(job, index);
+    const int is_first = group == 0, reverse = staged->reverse;
     x->count = 0;
     x->at = x->next = !is_first ? before->next : reverse ? h.n : 0;
-    x->before = is_first ? NULL : before;
+    x->first = is_first ? NULL : before->last;
+    x->last = sequence->states + (size_t)(group % STATES) * x->record;
+    x->index = reverse ? sequence->groups - 1 - group : group;
     x->reverse = reverse;
-    if (h.n == 0) {
-        return is_first && !reverse && la_job_compute(job, &h, lane);
+    int stopped = 0;
+    if (h.n > 0) {
+        h.chunks = x;
+        h.stage.kind = LA_CUT;
+        stopped = la_job_compute(job, &h, lane);
     }
-    h.chunks = x;
-    h.stage.kind = LA_CUT;
-    return la_job_compute(job, &h, lane);
+    else if (is_first && !reverse) {
+        stopped = la_job_compute(job, &h, lane);
+    }
+    if (x->count == 0 && (is_first || before->count > 0)) {
+        note_end(staged, sequence, group);
+    }
+    return stopped;
 }
 
-/* One share of a stage of group `index` of a sequence. */
+/* One share of another stage. */
 static int
-run_share(struct job *job, enum la_stage_kind kind, int index, size_t item, int lane)
+run_share(struct job *job, struct share share, int lane)
 {
     const struct la_staged *x = job->staged;
-    const size_t shares = kind == LA_CARRY ? x->parts : x->shares,
-                 share = item % shares;
-    struct la_chunks *chunks = &x->sequences[item / shares].chunks[index];
+    const size_t shares = shares_of(x, share.kind) / x->count,
+                 sequence = share.index / shares, part = share.index % shares;
+    struct la_chunks *chunks = &x->sequences[sequence].chunks[share.group % SLOTS];
     const size_t count = (size_t)chunks->count;
-    const size_t from = count * share / shares, to = count * (share + 1) / shares;
-    if (count == 0 || (kind != LA_CARRY && from == to)) {
+    const size_t from = count * part / shares, to = count * (part + 1) / shares;
+    if (count == 0 || (from == to && share.kind != LA_CARRY)) {
         return 0;
     }
-    struct la_head h = head_of(job, item / shares);
+    struct la_head h = head_of(job, sequence);
     h.chunks = chunks;
-    h.stage = (struct la_stage){kind, (ptrdiff_t)from, (ptrdiff_t)to, (ptrdiff_t)share};
+    h.stage =
+        (struct la_stage){share.kind, (ptrdiff_t)from, (ptrdiff_t)to, (ptrdiff_t)part};
     return la_job_compute(job, &h, lane);
 }
 
-/* Carries the states of the current groups, and cuts the next ones. */
 static int
-carry_and_cut(void *arg, size_t item, int lane)
+run_item(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const size_t cuts = job->staged->count;
-    return item < cuts ? cut(job, item, lane)
-                       : run_share(job, LA_CARRY, job->staged->now, item - cuts, lane);
-}
-
-/* Finishes the current groups, and prepares the next ones. */
-static int
-finish_and_prepare(void *arg, size_t item, int lane)
-{
-    struct job *job = arg;
-    const size_t finishes = job->staged->count * job->staged->shares;
-    return item < finishes
-               ? run_share(job, LA_FINISH, job->staged->now, item, lane)
-               : run_share(job, LA_PREPARE, !job->staged->now, item - finishes, lane);
-}
-
-/* Whether no sequence has a further group. */
-static int
-is_finished(const struct la_staged *x)
-{
-    for (size_t i = 0; i < x->count; i++) {
-        if (x->sequences[i].chunks[x->now].count > 0) {
-            return 0;
-        }
+    struct la_staged *x = job->staged;
+    const struct share share = share_of_item(x, item);
+    if (share.group < 0) {
+        return 0;
     }
-    return 1;
+    const int stopped = share.kind == LA_CUT ? cut(job, share.index, share.group, lane)
+                                             : run_share(job, share, lane);
+    atomic_fetch_add_explicit(&x->done[share.kind], 1, memory_order_release);
+    return stopped;
 }
 
-/* The first groups are cut and prepared beside empty ones, which end before the first
- * token. */
 static enum la_status
-run_pass(struct job *job, size_t bytes, int threads)
+run_pass(struct job *job, size_t bytes, int threads, int reverse)
 {
     struct la_staged *x = job->staged;
-    enum la_status status;
-    for (size_t i = 0; i < x->count; i++) {
-        x->sequences[i].chunks[x->now].count = 0;
-        x->sequences[i].chunks[x->now].next = -1;
+    x->reverse = reverse;
+    for (int kind = 0; kind < LA_STAGE_KINDS; kind++) {
+        atomic_store(&x->done[kind], 0);
     }
-    do {
-        status = la_job_run(job, job->kernel, carry_and_cut, bytes,
-                            x->count * (1 + x->parts), threads);
-        if (status == LA_DONE) {
-            status = la_job_run(job, job->kernel, finish_and_prepare, bytes,
-                                2 * x->count * x->shares, threads);
-        }
-        x->now = !x->now;
-    } while (status == LA_DONE && !is_finished(x));
+    atomic_store(&x->ended, 0);
+    atomic_store(&x->groups, SIZE_MAX);
+    job->turn = turn;
+    const enum la_status status =
+        la_job_run(job, job->kernel, run_item, bytes, SIZE_MAX, threads);
+    job->turn = NULL;
     return status;
 }
 
@@ -171,8 +264,9 @@ overflows(const struct la_staged *x)
 {
     int any = 0;
     for (size_t i = 0; i < x->count; i++) {
-        any |=
-            x->sequences[i].chunks[0].overflows | x->sequences[i].chunks[1].overflows;
+        for (int slot = 0; slot < SLOTS; slot++) {
+            any |= x->sequences[i].chunks[slot].overflows;
+        }
     }
     return any;
 }
@@ -182,11 +276,10 @@ static enum la_status
 run_passes(struct job *job, size_t bytes, int threads, int *fits)
 {
     const int passes = job->table->stages[job->call->signature->op].passes;
-    enum la_status status = run_pass(job, bytes, threads);
+    enum la_status status = run_pass(job, bytes, threads, 0);
     *fits = !overflows(job->staged);
     if (status == LA_DONE && *fits && passes > 1) {
-        job->staged->reverse = 1;
-        status = run_pass(job, bytes, threads);
+        status = run_pass(job, bytes, threads, 1);
     }
     return status;
 }
@@ -207,7 +300,7 @@ chunks_per_group(const struct job *job, size_t record, size_t sequences, int thr
     return forced() > 0 ? forced() : wanted < n ? wanted : n;
 }
 
-/* Memory of all sequences: what their groups share, and the records of two groups. */
+/* Memory of all sequences: what their groups share, records of chunks and of states. */
 static struct la_scratch
 take_records(const struct job *job, struct la_staged *x, int threads)
 {
@@ -218,22 +311,27 @@ take_records(const struct job *job, struct la_staged *x, int threads)
     struct la_head h = job->head;
     h.chunks = &group;
     const size_t shared = stages->shared(&h);
-    size_t records, bytes;
+    const size_t all = SLOTS * (size_t)most + STATES;
+    size_t bytes;
     struct la_scratch memory = {0};
-    if (__builtin_mul_overflow(record, (size_t)most + 1, &records) ||
-        __builtin_mul_overflow(records, 2, &bytes) ||
+    if (__builtin_mul_overflow(record, all, &bytes) ||
         __builtin_add_overflow(bytes, shared, &bytes)) {
         return memory;
     }
     memory = la_scratch_take(bytes, (int)x->count, NULL);
-    for (size_t i = 0; memory.memory != NULL && i < 2 * x->count; i++) {
-        char *at = memory.memory + i / 2 * memory.lane;
-        x->sequences[i / 2].chunks[i % 2] =
-            (struct la_chunks){.shared = at,
-                               .records = at + shared + i % 2 * records,
-                               .record = record,
-                               .parts = (ptrdiff_t)x->parts,
-                               .most = most};
+    for (size_t i = 0; memory.memory != NULL && i < x->count; i++) {
+        char *const at = memory.memory + i * memory.lane;
+        struct sequence *sequence = &x->sequences[i];
+        sequence->states = at + shared;
+        for (size_t slot = 0; slot < SLOTS; slot++) {
+            const size_t before = STATES + slot * (size_t)most;
+            sequence->chunks[slot] =
+                (struct la_chunks){.shared = at,
+                                   .records = at + shared + before * record,
+                                   .record = record,
+                                   .parts = (ptrdiff_t)x->parts,
+                                   .most = most};
+        }
     }
     return memory;
 }

@@ -115,10 +115,12 @@ struct la_interleave {
 };
 
 /* The stages in which threads share a group of consecutive chunks of a head (stages.c):
- * the lengths of its chunks; what depends on their tokens alone; the states between
- * them, from the first on, each thread some rows or columns of the state; results.
- * Every number is summed as when a single call computes the head. */
-enum la_stage_kind { LA_CUT, LA_PREPARE, LA_CARRY, LA_FINISH };
+ * the lengths of its chunks; what depends on their tokens alone; what the group takes
+ * over from the one before; the states between chunks, from the first on, each thread
+ * some rows or columns of the state; results.  Every number is summed as when a single
+ * call computes the head. */
+enum la_stage_kind { LA_CUT, LA_PREPARE, LA_BEGIN, LA_CARRY, LA_FINISH };
+enum { LA_STAGE_KINDS = LA_FINISH + 1 };
 
 /* What a stage computes: some chunks of the group or, of LA_CARRY, a share of all of
  * them. */
@@ -129,17 +131,19 @@ struct la_stage {
 };
 
 struct la_chunks {
-    char *records;   /* of each chunk, and one more for the state after the last */
-    size_t record;   /* bytes of each */
-    char *shared;    /* what all groups of the head share */
-    ptrdiff_t parts; /* shares of the state */
+    char *records;         /* of each chunk */
+    char *last;            /* a record of the state after the last chunk */
+    char *first;           /* the same of the group before, or NULL */
+    size_t record;         /* bytes of each */
+    char *shared;          /* what all groups of the head share */
+    ptrdiff_t parts;       /* shares of the state */
+    ptrdiff_t index;       /* of the group, in order of tokens */
     ptrdiff_t most, count; /* chunks that fit; that there are, set by LA_CUT */
     /* First token; one past the last, set by LA_CUT.  In a reverse pass, one past the
      * last token; the first one. */
     ptrdiff_t at, next;
     int reverse;   /* whether this pass begins with the last token */
     int overflows; /* set by LA_CUT: more chunks than there is memory for */
-    const struct la_chunks *before; /* the group before, or NULL */
 };
 
 /* One head: what all operators have in common, then their operands.  A kernel that

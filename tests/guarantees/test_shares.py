@@ -37,8 +37,8 @@ def operands(name):
 def waiting(name, heads, threads):
     """The part of a call that a thread waits for others, if shares of a job take as long.
 
-    First come the stages of the heads that are left over, each job with as much of the work; then
-    the other heads, whole ones.
+    First come the stages of the heads that are left over, in one job; then the other heads, whole
+    ones.
     """
     _linattn.take_jobs()
     call(name, heads, 2048, 64)
@@ -47,10 +47,8 @@ def waiting(name, heads, threads):
     if heads >= threads:
         whole, lanes = jobs.pop()
         took, over = float(-(-whole // lanes)), heads - whole
-    for i, (shares, lanes) in enumerate(jobs):
-        if i % 2 == 0:  # besides, a share for each head cuts its next chunks, which is quick
-            shares -= over
-        took += -(-shares // lanes) / shares * over / len(jobs)
+    for shares, lanes in jobs:
+        took += -(-shares // lanes) / shares * over
     return 1 - heads / threads / took
 
 

@@ -109,17 +109,19 @@ forget_rows(const struct decay *decay, T *s, const struct sweep *c, ptrdiff_t co
  * rows read it before its decay, in a copy; afterwards; or not at all. */
 enum reset { LA_IN_PLACE, LA_KEEP_READ, LA_AFTERWARDS, LA_NEVER };
 
-/* Resets c->from and `lost`, or a copy of c->from, in this part of one column tile. */
+/* Resets c->from and `lost`, or `copy`, made from c->from, in this part of one column
+ * tile. */
 INLINE void
 reset_tile(const struct decay *decay, struct sweep *c, ptrdiff_t col, ptrdiff_t width,
-           enum reset reset)
+           enum reset reset, T *copy)
 {
     const ptrdiff_t at = col * round_up(c->K, MR), some = at + c->first * width;
     if (reset == LA_KEEP_READ) {
         const ptrdiff_t rows = round_up(c->end, MR) - c->first;
-        memcpy(c->s + some, c->from + some, (size_t)(rows * width) * sizeof(T));
+        memcpy(copy + some, c->from + some, (size_t)(rows * width) * sizeof(T));
+        c->from = copy;
     }
-    if (reset != LA_IN_PLACE) {
+    if (reset == LA_AFTERWARDS) {
         c->from = c->s;
     }
     forget_rows(decay, (T *)c->from + at, c, col, width);
@@ -130,8 +132,8 @@ reset_tile(const struct decay *decay, struct sweep *c, ptrdiff_t col, ptrdiff_t 
 
 /* This part of one column tile of the state after one chunk. */
 INLINE void
-carry_tile(const struct decay *decay, struct sweep *c, const struct la_head *h,
-           enum reset reset, ptrdiff_t col, const int nr)
+carry_decayed_tile(const struct decay *decay, struct sweep *c, const struct la_head *h,
+                   enum reset reset, T *copy, ptrdiff_t col, const int nr)
 {
     const ptrdiff_t tile = NR * VL, tiles = (c->W + tile - 1) / tile;
     const T *from = c->from;
@@ -140,33 +142,33 @@ carry_tile(const struct decay *decay, struct sweep *c, const struct la_head *h,
     }
     const int any = reset != LA_NEVER && forgets(decay, c->transposed ? c->W : c->K);
     if (any && reset != LA_AFTERWARDS) {
-        reset_tile(decay, c, col, nr * VL, reset);
+        reset_tile(decay, c, col, nr * VL, reset, copy);
     }
-    sweep_tile(c, col, LA_WRITE, nr);
+    carry_tile(c, col, nr);
     if (any && reset == LA_AFTERWARDS) {
-        reset_tile(decay, c, col, nr * VL, reset);
+        reset_tile(decay, c, col, nr * VL, reset, copy);
     }
     c->from = from;
 }
 
-/* This part of the state after one chunk. */
+/* This part of the state after one chunk, from its sums; `copy`: memory for a state, if
+ * it may be copied. */
 static void
 carry_by(const struct decay *decay, struct sweep *c, const struct la_head *h,
-         enum reset reset)
+         enum reset reset, T *copy)
 {
     c->keep = decay->keep;
     c->change = decay->change;
-    pair_operands(c, LA_WRITE);
-    LA_BY_TILES(c->W, carry_tile(decay, c, h, reset, col, nr));
+    LA_BY_TILES(c->W, carry_decayed_tile(decay, c, h, reset, copy, col, nr));
 }
 
 /* The same, where the state knows whether it has lost anything. */
 static void
 carry_decayed(const struct decay_chunk *x, struct sweep *c, const struct la_head *h,
-              int before)
+              int before, T *copy)
 {
     c->fades = x->exact[0] != 0 && keeps_nothing(&x->decay);
-    carry_by(&x->decay, c, h, before ? LA_KEEP_READ : LA_IN_PLACE);
+    carry_by(&x->decay, c, h, before ? LA_KEEP_READ : LA_IN_PLACE, copy);
 }
 
 #endif

@@ -8,7 +8,6 @@
 #include "decay_stages.h"
 
 struct groups {
-    ptrdiff_t *count;   /* groups that were cut; in reverse, that are left */
     ptrdiff_t *starts;  /* first token of each */
     T *states, *losses; /* S^T before each, and what it had lost */
     ptrdiff_t most;     /* of them */
@@ -28,7 +27,6 @@ static struct groups
 take_groups(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
 {
     struct groups x = {.most = 2 * (h->n / (rows * h->chunks->most) + 1)};
-    x.count = (ptrdiff_t *)take(arena, 1, sizeof(ptrdiff_t) / sizeof(T));
     x.starts = (ptrdiff_t *)take(arena, x.most, sizeof(ptrdiff_t) / sizeof(T));
     x.states = take_states(arena, x.most, h->d, h->m);
     x.losses = take_states(arena, x.most, h->d, h->m);
@@ -49,15 +47,14 @@ cut_group(const struct la_head *h, const struct groups *groups,
         if (at == 0) {
             return 0;
         }
-        x->at = groups->starts[--*groups->count];
+        x->at = groups->starts[x->index];
     }
     else {
-        *groups->count = x->before == NULL ? 0 : *groups->count;
-        x->overflows = at < h->n && *groups->count == groups->most;
+        x->overflows = at < h->n && x->index >= groups->most;
         if (at == h->n || x->overflows) {
             return 0;
         }
-        groups->starts[(*groups->count)++] = at;
+        groups->starts[x->index] = at;
     }
     x->reverse = 0; /* as in the first pass */
     const int stopped =
@@ -72,9 +69,9 @@ cut_group(const struct la_head *h, const struct groups *groups,
 
 /* S^T before the current group, and what it has lost. */
 INLINE T *
-state_of_group(const struct la_head *h, const struct groups *groups, T *states)
+state_of_group(const struct la_head *h, T *states)
 {
-    return states + (*groups->count - !h->chunks->reverse) * state_size(h->d, h->m);
+    return states + h->chunks->index * state_size(h->d, h->m);
 }
 
 #endif

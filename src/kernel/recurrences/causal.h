@@ -220,22 +220,27 @@ causal_lost(const struct la_head *h)
 }
 
 /* The state before the first token. */
-static void
+static int
 begin_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const struct causal_lost lost = causal_lost(h);
-    begin_state(h, first->s, lost.s);
-    begin_vector(h, first->z, lost.z);
+    if (begins_head(h)) {
+        begin_state(h, first->s, lost.s);
+        begin_vector(h, first->z, lost.z);
+    }
+    return 0;
 }
 
 static int
 prepare_causal(const struct la_head *h, const struct causal_chunk *first)
 {
     const ptrdiff_t rows = head_rows(h);
+    struct arena arena = {h->scratch, 0};
     struct la_fetch ahead = eager_fetch();
-    if (begins_head(h)) {
-        begin_causal(h, first);
-    }
+    struct sweep c = {.K = h->d,
+                      .W = round_up(h->m, VL),
+                      .ahead = &ahead,
+                      .pairs = causal_carve(h, &arena).pairs};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -243,6 +248,11 @@ prepare_causal(const struct la_head *h, const struct causal_chunk *first)
         const struct span t = span_of(h, i, rows, &ahead);
         const struct causal_chunk x = causal_chunk(h->chunks, first, i);
         load_keys(h, t, x.b, x.v);
+        c.rows = t.rows;
+        c.b = x.b;
+        c.v = x.v;
+        c.s = field_before(h->chunks, first->s, i + 1);
+        sum_chunk(&c);
         if (h->normalize) {
             sum_rows(x.sum, x.b, t.rows);
         }
@@ -254,21 +264,15 @@ prepare_causal(const struct la_head *h, const struct causal_chunk *first)
 static int
 carry_causal(const struct la_head *h, const struct causal_chunk *first)
 {
-    const ptrdiff_t rows = head_rows(h);
     const struct causal_lost lost = causal_lost(h);
-    struct arena arena = {h->scratch, 0};
-    struct sweep c = {
-        .K = h->d, .W = round_up(h->m, VL), .pairs = causal_carve(h, &arena).pairs};
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
     struct causal_chunk x = causal_chunk(h->chunks, first, 0);
-    compensate_state(&c, h, lost.s, rows);
+    compensate_state(&c, h, lost.s, head_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
-        c.rows = span_of(h, i, rows, NULL).rows;
-        c.b = x.b;
-        c.v = x.v;
         c.from = x.s;
         c.s = next.s;
         carry_state(&c, h);
@@ -340,6 +344,8 @@ stage_causal(const struct la_head *h)
         return cut_evenly(h, head_rows(h));
     case LA_PREPARE:
         return prepare_causal(h, &first);
+    case LA_BEGIN:
+        return begin_causal(h, &first);
     case LA_CARRY:
         return carry_causal(h, &first);
     default:

@@ -7,11 +7,14 @@
 #include "causal_backward.h"
 
 /* The state before the first chunk of the pass. */
-static void
+static int
 begin_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
                       const struct causal_rates *rates)
 {
     const struct la_array s0_transposed = transposed(h->s0);
+    if (!begins_head(h)) {
+        return 0;
+    }
     if (h->chunks->reverse) {
         load_state(first->s, &h->grad_s, h->d, h->m);
         load_vector(first->z, &h->grad_z, h->d);
@@ -22,32 +25,40 @@ begin_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
     }
     clear(rates->lost, state_size(h->d, h->m));
     clear(rates->z_lost, first->b.ld);
+    return 0;
 }
 
 static int
 prepare_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
                         const struct causal_rates *rates)
 {
+    const int reverse = h->chunks->reverse;
+    struct arena arena = {h->scratch, 0};
     struct la_fetch ahead = eager_fetch();
-    if (begins_head(h)) {
-        begin_causal_gradient(h, first, rates);
-    }
+    struct sweep c = {.K = reverse ? h->d : h->m,
+                      .W = round_up(reverse ? h->m : h->d, VL),
+                      .ahead = &ahead,
+                      .pairs = take_causal_gradient(h, &arena).pairs};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span_of(h, i, head_rows(h), &ahead);
         const struct causal_chunk x = causal_chunk(h->chunks, first, i);
-        if (h->chunks->reverse) {
+        if (reverse) {
             load_causal_readers(h, rates, x.b, x.v, t);
         }
         else {
             load_keys(h, t, x.b, x.v);
         }
+        c.rows = t.rows;
+        c.b = reverse ? x.b : x.v;
+        c.v = reverse ? x.v : x.b;
+        c.s = field_before(h->chunks, first->s, i + 1);
+        sum_chunk(&c);
         for (ptrdiff_t l = 0; h->normalize && l < x.b.ld; l += VL) {
-            vstore(&x.sum[l], h->chunks->reverse
-                                  ? weighted_sum(x.b, rates->w + t.first, t.rows, l)
-                                  : sum_of_columns(x.b, t.rows, l));
+            vstore(&x.sum[l], reverse ? weighted_sum(x.b, rates->w + t.first, t.rows, l)
+                                      : sum_of_columns(x.b, t.rows, l));
         }
         fetch_all(&ahead);
     }
@@ -58,22 +69,16 @@ static int
 carry_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
                       const struct causal_rates *rates)
 {
-    const ptrdiff_t rows = head_rows(h);
     const int reverse = h->chunks->reverse;
-    struct arena arena = {h->scratch, 0};
     struct sweep c = {.K = reverse ? h->d : h->m,
-                      .W = round_up(reverse ? h->m : h->d, VL),
-                      .pairs = take_causal_gradient(h, &arena).pairs};
+                      .W = round_up(reverse ? h->m : h->d, VL)};
     struct causal_chunk x = causal_chunk(h->chunks, first, 0);
-    compensate_state(&c, h, rates->lost, rows);
+    compensate_state(&c, h, rates->lost, head_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
-        c.rows = span_of(h, i, rows, NULL).rows;
-        c.b = reverse ? x.b : x.v;
-        c.v = reverse ? x.v : x.b;
         c.from = x.s;
         c.s = next.s;
         carry_state(&c, h);
@@ -153,6 +158,8 @@ stage_causal_backward(const struct la_head *h)
         return cut_evenly(h, head_rows(h));
     case LA_PREPARE:
         return prepare_causal_gradient(h, &first, &rates);
+    case LA_BEGIN:
+        return begin_causal_gradient(h, &first, &rates);
     case LA_CARRY:
         return carry_causal_gradient(h, &first, &rates);
     default:

@@ -148,18 +148,17 @@ adjoint_tokens(const struct la_head *h, const struct delta_adjoint *first,
 
 /* --- the first pass ------------------------------------------------------- */
 
+/* Keeps the state before the group. */
 static int
-prepare_errors(const struct la_head *h, const struct delta_record *first,
-               const struct delta_memory *memory)
+begin_errors(const struct la_head *h, const struct delta_record *first,
+             const struct delta_memory *memory)
 {
     const struct groups *groups = &memory->groups;
-    const int stopped = prepare_delta(h, first);
-    if (h->stage.from == 0) {
-        T *s = field_before(h->chunks, first->s, 0);
-        transpose_panels(h, state_of_group(h, groups, groups->states), s);
-        transpose_panels(h, state_of_group(h, groups, groups->losses), memory->lost);
-    }
-    return stopped;
+    begin_delta(h, first);
+    transpose_panels(h, state_of_group(h, groups->states),
+                     field_before(h->chunks, first->s, 0));
+    transpose_panels(h, state_of_group(h, groups->losses), memory->lost);
+    return 0;
 }
 
 static int
@@ -182,18 +181,36 @@ store_errors(const struct la_head *h, const struct delta_record *first,
 
 /* --- the second pass ------------------------------------------------------ */
 
-static void
+static int
 begin_adjoint(const struct la_head *h, const struct delta_adjoint *first,
               const struct delta_memory *memory)
 {
     const struct groups *groups = &memory->groups;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
-    memcpy(first->s, state_of_group(h, groups, groups->states), bytes);
-    memcpy(memory->s_lost, state_of_group(h, groups, groups->losses), bytes);
+    memcpy(first->s, state_of_group(h, groups->states), bytes);
+    memcpy(memory->s_lost, state_of_group(h, groups->losses), bytes);
     if (begins_head(h)) {
         load_panels(h, first->r, &h->grad_s);
         clear(memory->r_lost, state_size(h->d, h->m));
     }
+    return 0;
+}
+
+/* What a chunk adds to S^T; s: where it will be after the chunk. */
+static void
+sum_adjoint(const struct la_head *h, const struct reverse *c,
+            const struct gated_delta_reverse *x, enum delta_rule rule, T *s,
+            struct la_fetch *ahead)
+{
+    struct sweep sums = {.rows = (1 + x->dplr) * c->rows,
+                         .K = h->m,
+                         .W = round_up(h->d, VL),
+                         .b = x->base.u,
+                         .v = rule == LA_DELTA ? c->b : x->written,
+                         .s = s,
+                         .ahead = ahead,
+                         .pairs = x->base.pairs};
+    sum_chunk(&sums);
 }
 
 static int
@@ -202,9 +219,6 @@ prepare_adjoint(const struct la_head *h, const struct delta_adjoint *first,
                 const struct delta_memory *memory, enum delta_rule rule)
 {
     struct la_fetch ahead = eager_fetch();
-    if (h->stage.from == 0) {
-        begin_adjoint(h, first, memory);
-    }
     reverse_constants(h, &stage->base, delta_chunk_rows(h->d));
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
@@ -219,6 +233,10 @@ prepare_adjoint(const struct la_head *h, const struct delta_adjoint *first,
         else {
             load_gated_delta_reverse(h, &c, &x.chunk, &memory->errors, t);
         }
+        if (i + 1 < h->chunks->count) {
+            sum_adjoint(h, &c, &x.chunk, rule, in_record(h->chunks, first->s, i + 1),
+                        &ahead);
+        }
         fetch_all(&ahead);
     }
     return 0;
@@ -227,34 +245,24 @@ prepare_adjoint(const struct la_head *h, const struct delta_adjoint *first,
 /* S^T before the chunks of the group. */
 static int
 carry_delta_states(const struct la_head *h, const struct delta_adjoint *first,
-                   const struct gated_delta_reverse *stage,
                    const struct delta_memory *memory, enum delta_rule rule)
 {
     const struct la_chunks *of = h->chunks;
     const struct gated_delta_reverse *x = &first->chunk;
-    struct sweep c = {.K = h->m,
-                      .W = round_up(h->d, VL),
-                      .transposed = 1,
-                      .pairs = stage->base.pairs};
+    struct sweep c = {.K = h->m, .W = round_up(h->d, VL), .transposed = 1};
     compensate_state(&c, h, memory->s_lost, delta_chunk_rows(h->d));
     for (ptrdiff_t i = 0; i + 1 < of->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows =
-            round_up(adjoint_tokens(h, first, rule, i, NULL).rows, MR);
-        c.rows = (1 + x->dplr) * rows;
-        c.b = block_in_record(of, x->base.u, i);
         c.from = in_record(of, first->s, i);
         c.s = in_record(of, first->s, i + 1);
         if (rule == LA_DELTA) {
-            c.v = block_at(block_in_record(of, x->base.ab, i), rows, 0);
             carry_state(&c, h);
             continue;
         }
         const struct decay decay = decay_in_record(of, &x->decay, i);
-        c.v = block_in_record(of, x->written, i);
-        carry_by(&decay, &c, h, x->dplr ? LA_NEVER : LA_IN_PLACE);
+        carry_by(&decay, &c, h, x->dplr ? LA_NEVER : LA_IN_PLACE, NULL);
     }
     return 0;
 }
@@ -299,8 +307,8 @@ carry_delta_gradients(const struct la_head *h, const struct delta_adjoint *first
         c.write.first = 0;
         c.write.end = h->d;
         if (rule == LA_GATED_DELTA && forgets(&r.decay, h->d)) {
-            LA_BY_TILES(p.width,
-                        reset_tile(&r.decay, &c.write, col, nr * VL, LA_AFTERWARDS));
+            LA_BY_TILES(p.width, reset_tile(&r.decay, &c.write, col, nr * VL,
+                                            LA_AFTERWARDS, NULL));
         }
     }
     return 0;
@@ -351,9 +359,12 @@ stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
                          delta_chunk_rows(h->d));
     case LA_PREPARE:
         return reverse ? prepare_adjoint(h, &first, &stage, &memory, rule)
-                       : prepare_errors(h, &first.forward, &memory);
+                       : prepare_delta(h, &first.forward);
+    case LA_BEGIN:
+        return reverse ? begin_adjoint(h, &first, &memory)
+                       : begin_errors(h, &first.forward, &memory);
     case LA_CARRY:
-        return reverse ? carry_delta_states(h, &first, &stage, &memory, rule) ||
+        return reverse ? carry_delta_states(h, &first, &memory, rule) ||
                              carry_delta_gradients(h, &first, &stage, &memory, rule)
                        : carry_delta(h, &first.forward, stage.base.pairs);
     default:

@@ -77,16 +77,21 @@ delta_tokens(const struct la_head *h, const struct delta_record *x, ptrdiff_t i,
                                : tokens_of(&x->decays, ahead);
 }
 
-static void
+/* The state before the first token. */
+static int
 begin_delta(const struct la_head *h, const struct delta_record *first)
 {
     const struct la_array lost = lost_of(&h->s0);
+    if (!begins_head(h)) {
+        return 0;
+    }
     load_panels(h, first->s, &h->s0);
     clear((T *)h->chunks->shared, state_size(h->d, h->m));
     load_panels(h, (T *)h->chunks->shared, &lost);
     if (first->rule != LA_DELTA) {
         first->decays.exact[0] = !carries_lost(h);
     }
+    return 0;
 }
 
 /* E and B of a chunk, scaled for products with each other, and B for the state after
@@ -123,9 +128,6 @@ static int
 prepare_delta(const struct la_head *h, const struct delta_record *first)
 {
     struct la_fetch ahead = eager_fetch();
-    if (begins_head(h)) {
-        begin_delta(h, first);
-    }
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -190,7 +192,7 @@ decay_panel(const struct decay_chunk *x, struct sweep *c, int dplr)
     c->first = 0;
     c->end = c->K;
     if (!dplr && forgets(&x->decay, c->K)) {
-        LA_BY_TILES(c->W, reset_tile(&x->decay, c, col, nr * VL, LA_IN_PLACE));
+        LA_BY_TILES(c->W, reset_tile(&x->decay, c, col, nr * VL, LA_IN_PLACE, NULL));
     }
 }
 
@@ -338,6 +340,8 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
                                 : cut_by_decays(h, &first.decays, rows);
     case LA_PREPARE:
         return prepare_delta(h, &first);
+    case LA_BEGIN:
+        return begin_delta(h, &first);
     case LA_CARRY:
         return carry_delta(h, &first, take_delta_finish(h, &scratch).pairs);
     default:

@@ -174,11 +174,10 @@ run_gated(const struct la_head *h)
 
 /* --- in stages (stages.c) ------------------------------------------------- */
 
-/* The record of a chunk: its keys, also scaled for the state after it, its decays, and
- * the state before it. */
+/* The record of a chunk: its keys, its decays, and the state before it. */
 struct gated_chunk {
     T *s;
-    struct block b, far_b, v;
+    struct block b, v;
     struct decay_chunk decays;
 };
 
@@ -189,7 +188,6 @@ take_gated_chunk(const struct la_head *h, struct arena *arena)
     struct gated_chunk x;
     x.s = take_state(arena, h->d, h->m);
     x.b = take_block(arena, rows, h->d);
-    x.far_b = take_block(arena, rows, h->d);
     x.v = take_block(arena, rows, h->m);
     x.decays = take_decay_chunk(h, arena, rows);
     return x;
@@ -201,20 +199,33 @@ gated_chunk(const struct la_chunks *of, const struct gated_chunk *first, ptrdiff
     return (struct gated_chunk){
         .s = field_before(of, first->s, i),
         .b = block_in_record(of, first->b, i),
-        .far_b = block_in_record(of, first->far_b, i),
         .v = block_in_record(of, first->v, i),
         .decays = decay_chunk(of, &first->decays, i),
     };
 }
 
+/* The state before the first token. */
 static int
-prepare_gated(const struct la_head *h, const struct gated_chunk *first)
+begin_gated(const struct la_head *h, const struct gated_chunk *first)
 {
-    struct la_fetch ahead = eager_fetch();
     if (begins_head(h)) {
         begin_state(h, first->s, (T *)h->chunks->shared);
         first->decays.exact[0] = !carries_lost(h);
     }
+    return 0;
+}
+
+static int
+prepare_gated(const struct la_head *h, const struct gated_chunk *first)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_scratch r = gated_carve(h, &arena);
+    struct la_fetch ahead = eager_fetch();
+    struct sweep c = {.K = h->d,
+                      .W = round_up(h->m, VL),
+                      .b = r.b,
+                      .ahead = &ahead,
+                      .pairs = r.pairs};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -224,8 +235,12 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct span t = tokens_of(&x.decays, &ahead);
         load_keys(h, t, x.b, x.v);
         prepare_decays(h, &first->decays, &x.decays, i);
-        writers_meet(decay, x.far_b, x.b, t.rows, h->d);
-        to_end(decay, x.far_b, x.far_b, t.rows, h->d);
+        writers_meet(decay, r.b, x.b, t.rows, h->d);
+        to_end(decay, r.b, r.b, t.rows, h->d);
+        c.rows = t.rows;
+        c.v = x.v;
+        c.s = field_before(h->chunks, first->s, i + 1);
+        sum_chunk(&c);
         fetch_all(&ahead);
     }
     return 0;
@@ -236,20 +251,17 @@ carry_gated(const struct la_head *h, const struct gated_chunk *first)
 {
     struct gated_chunk x = gated_chunk(h->chunks, first, 0);
     struct arena arena = {h->scratch, 0};
-    struct sweep c = {
-        .K = h->d, .W = round_up(h->m, VL), .pairs = gated_carve(h, &arena).pairs};
+    T *const copy = gated_carve(h, &arena).s;
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
     compensate_state(&c, h, (T *)h->chunks->shared, head_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct gated_chunk next = gated_chunk(h->chunks, first, i + 1);
-        c.rows = x.decays.tokens[1];
-        c.b = x.far_b;
-        c.v = x.v;
         c.from = x.s;
         c.s = next.s;
-        carry_decayed(&x.decays, &c, h, la_is_given(&h->bonus));
+        carry_decayed(&x.decays, &c, h, la_is_given(&h->bonus), copy);
         x = next;
     }
     return 0;
@@ -308,6 +320,8 @@ stage_gated(const struct la_head *h)
         return cut_by_decays(h, &first.decays, head_rows(h));
     case LA_PREPARE:
         return prepare_gated(h, &first);
+    case LA_BEGIN:
+        return begin_gated(h, &first);
     case LA_CARRY:
         return carry_gated(h, &first);
     default:

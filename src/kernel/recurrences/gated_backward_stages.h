@@ -33,13 +33,10 @@ take_gated_memory(const struct la_head *h, struct arena *arena)
     return x;
 }
 
-/* The record of a chunk, which is counted from the group's first token on.  It holds
- * what is summed: B, scaled for the state after the chunk, and V; in the second pass A,
- * scaled for R before it, and C. */
+/* The record of a chunk, which is counted from the group's first token on. */
 struct gated_adjoint {
-    T *s, *r, *next_r;     /* S^T before the chunk; R after it and before it */
-    T *keep, *change, *du; /* of R, (d) */
-    struct block b, v, a, c;
+    T *s, *r, *next_r;         /* S^T before the chunk; R after it and before it */
+    T *keep, *change, *du;     /* of R, (d) */
     struct decay_chunk decays; /* of S^T */
 };
 
@@ -53,10 +50,6 @@ take_gated_adjoint(const struct la_head *h, struct arena *arena)
     x.keep = take_row(arena, h->d);
     x.change = take_row(arena, h->d);
     x.du = take_row(arena, h->d);
-    x.b = take_block(arena, rows, h->d);
-    x.v = take_block(arena, rows, h->m);
-    x.a = take_block(arena, rows, h->d);
-    x.c = take_block(arena, rows, h->m);
     x.decays = take_decay_chunk(h, arena, rows);
     return x;
 }
@@ -73,24 +66,20 @@ gated_adjoint(const struct la_chunks *of, const struct gated_adjoint *first,
         .keep = in_record(of, first->keep, i),
         .change = in_record(of, first->change, i),
         .du = in_record(of, first->du, i),
-        .b = block_in_record(of, first->b, i),
-        .v = block_in_record(of, first->v, i),
-        .a = block_in_record(of, first->a, i),
-        .c = block_in_record(of, first->c, i),
         .decays = decay_chunk(of, &first->decays, i),
     };
 }
 
 /* The states with which a group begins. */
-static void
+static int
 begin_gated_group(const struct la_head *h, const struct gated_adjoint *first,
                   const struct gated_memory *of_head)
 {
     const int reverse = h->chunks->reverse;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     const struct groups *groups = &of_head->groups;
-    T *const kept = state_of_group(h, groups, groups->states);
-    T *const lost = state_of_group(h, groups, groups->losses);
+    T *const kept = state_of_group(h, groups->states);
+    T *const lost = state_of_group(h, groups->losses);
     if (reverse) {
         memcpy(first->s, kept, bytes);
         memcpy(of_head->s_lost, lost, bytes);
@@ -110,39 +99,62 @@ begin_gated_group(const struct la_head *h, const struct gated_adjoint *first,
         memcpy(kept, field_before(h->chunks, first->s, 0), bytes);
         memcpy(lost, of_head->s_lost, bytes);
     }
+    return 0;
 }
 
 /* What the tokens of a chunk add to R and to du. */
 static void
-prepare_gated_readers(const struct la_head *h, const struct gated_backward_scratch *all,
+prepare_gated_readers(const struct la_head *h, const struct gated_backward_scratch *r,
                       const struct gated_adjoint *x, struct span t)
 {
-    struct gated_backward_scratch r = *all;
-    const ptrdiff_t row = row_step(h->d);
+    const ptrdiff_t row = row_step(h->d), rows = round_up(t.rows, MR);
     const int before = la_is_given(&h->bonus);
-    r.b = x->b;
-    r.v = x->v;
-    r.c = x->c;
-    load_gated(h, &r, t);
-    readers_meet(&r.decay, r.met_a, r.a, t.rows, h->d, before);
-    from_start(&r.decay, x->a, r.met_a, round_up(t.rows, MR), h->d, before);
-    memcpy(x->keep, r.decay.keep, (size_t)row * sizeof(T));
-    memcpy(x->change, r.decay.change, (size_t)row * sizeof(T));
+    struct sweep c = {.rows = rows,
+                      .K = h->d,
+                      .W = round_up(h->m, VL),
+                      .b = r->far_a,
+                      .v = r->c,
+                      .s = x->next_r,
+                      .ahead = t.ahead,
+                      .pairs = r->factors};
+    load_gated(h, r, t);
+    readers_meet(&r->decay, r->met_a, r->a, t.rows, h->d, before);
+    from_start(&r->decay, r->far_a, r->met_a, rows, h->d, before);
+    sum_chunk(&c);
+    memcpy(x->keep, r->decay.keep, (size_t)row * sizeof(T));
+    memcpy(x->change, r->decay.change, (size_t)row * sizeof(T));
     for (ptrdiff_t l = 0; before && l < h->d; l += VL) {
-        vstore(&x->du[l], bonus_sum(&r, t.rows, l));
+        vstore(&x->du[l], bonus_sum(r, t.rows, l));
+    }
+}
+
+/* What they add to S^T; s: where it will be after them, or NULL. */
+static void
+prepare_gated_writers(const struct la_head *h, const struct gated_backward_scratch *r,
+                      const struct decay *decay, struct span t, T *s)
+{
+    struct sweep c = {.rows = t.rows,
+                      .K = h->m,
+                      .W = round_up(h->d, VL),
+                      .b = r->v,
+                      .v = r->b,
+                      .s = s,
+                      .ahead = t.ahead,
+                      .pairs = r->factors};
+    load_decay_ends(h, t, decay);
+    given_to_end(decay, r->b, t.rows, h->d);
+    if (s != NULL) {
+        sum_chunk(&c);
     }
 }
 
 static int
-prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
-                       const struct gated_memory *of_head)
+prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *first)
 {
+    const int reverse = h->chunks->reverse;
     struct arena arena = {h->scratch, 0};
     const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
     struct la_fetch ahead = eager_fetch();
-    if (h->stage.from == 0) {
-        begin_gated_group(h, first, of_head);
-    }
     gated_constants(h, &r);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
@@ -150,14 +162,16 @@ prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *firs
         }
         const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
         const struct span t = tokens_of(&x.decays, &ahead);
-        if (h->chunks->reverse) {
+        if (reverse) {
             prepare_gated_readers(h, &r, &x, t);
         }
         else {
-            load_keys(h, t, x.b, x.v);
+            load_keys(h, t, r.b, r.v);
         }
-        load_decay_ends(h, t, &x.decays.decay);
-        given_to_end(&x.decays.decay, x.b, t.rows, h->d);
+        prepare_gated_writers(h, &r, &x.decays.decay, t,
+                              reverse && i + 1 == h->chunks->count
+                                  ? NULL
+                                  : field_before(h->chunks, first->s, i + 1));
         fetch_all(&ahead);
     }
     return 0;
@@ -166,10 +180,9 @@ prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *firs
 /* S^T; in reverse only before the chunks of the group. */
 static int
 carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
-                   const struct gated_memory *of_head, struct pairs pairs)
+                   const struct gated_memory *of_head, T *copy)
 {
-    struct sweep c = {
-        .K = h->m, .W = round_up(h->d, VL), .transposed = 1, .pairs = pairs};
+    struct sweep c = {.K = h->m, .W = round_up(h->d, VL), .transposed = 1};
     struct gated_adjoint x = gated_adjoint(h->chunks, first, 0);
     compensate_state(&c, h, of_head->s_lost, gated_backward_rows(h->d));
     for (ptrdiff_t i = 0; i + h->chunks->reverse < h->chunks->count; i++) {
@@ -177,13 +190,10 @@ carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
             return 1;
         }
         const struct gated_adjoint next = gated_adjoint(h->chunks, first, i + 1);
-        c.rows = x.decays.tokens[1];
-        c.b = x.v;
-        c.v = x.b;
         c.from = x.s;
         c.s = next.s;
         carry_by(&x.decays.decay, &c, h,
-                 la_is_given(&h->bonus) ? LA_KEEP_READ : LA_IN_PLACE);
+                 la_is_given(&h->bonus) ? LA_KEEP_READ : LA_IN_PLACE, copy);
         x = next;
     }
     return 0;
@@ -192,9 +202,9 @@ carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
 /* R and du. */
 static int
 carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first,
-                      const struct gated_memory *of_head, struct pairs pairs)
+                      const struct gated_memory *of_head, T *copy)
 {
-    struct sweep c = {.K = h->d, .W = round_up(h->m, VL), .pairs = pairs};
+    struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
     compensate_state(&c, h, of_head->r_lost, gated_backward_rows(h->d));
     for (ptrdiff_t i = h->chunks->count; i-- > 0;) {
         if (h->poll(h->poll_arg)) {
@@ -204,12 +214,10 @@ carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first
         struct decay decay = x.decays.decay;
         decay.keep = x.keep;
         decay.change = x.change;
-        c.rows = round_up(x.decays.tokens[1], MR);
-        c.b = x.a;
-        c.v = x.c;
         c.from = x.r;
         c.s = x.next_r;
-        carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS);
+        carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS,
+                 copy);
         if (la_is_given(&h->bonus) && h->stage.part == 0) {
             carry_vector(of_head->du, of_head->du, of_head->du_lost, x.du,
                          row_step(h->d));
@@ -223,9 +231,9 @@ carry_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
                      const struct gated_memory *of_head)
 {
     struct arena arena = {h->scratch, 0};
-    const struct pairs pairs = take_gated_gradient(h, &arena).factors;
-    return carry_gated_states(h, first, of_head, pairs) ||
-           (h->chunks->reverse && carry_gated_gradients(h, first, of_head, pairs));
+    T *const copy = take_gated_gradient(h, &arena).rt;
+    return carry_gated_states(h, first, of_head, copy) ||
+           (h->chunks->reverse && carry_gated_gradients(h, first, of_head, copy));
 }
 
 static int
@@ -264,7 +272,9 @@ stage_gated_backward(const struct la_head *h)
     case LA_CUT:
         return cut_group(h, &of_head.groups, &first.decays, gated_backward_rows(h->d));
     case LA_PREPARE:
-        return prepare_gated_backward(h, &first, &of_head);
+        return prepare_gated_backward(h, &first);
+    case LA_BEGIN:
+        return begin_gated_group(h, &first, &of_head);
     case LA_CARRY:
         return carry_gated_backward(h, &first, &of_head);
     default:

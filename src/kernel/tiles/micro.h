@@ -29,8 +29,8 @@ struct sweep {
     int fades;              /* keep is 0 in all rows, and so is `lost` */
     int transposed;         /* factors of S have one number per column (W) instead */
     const T *from;          /* the state before, if it is not S */
-    ptrdiff_t first, end;   /* rows of S that are written, multiples of MR; end = 0:
-                               all */
+    int sums;               /* S <- B^T V: carry_tile adds it to the state */
+    ptrdiff_t first, end;   /* the rows of S that carry_tile writes, multiples of MR */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
     struct pairs pairs;     /* all zeros: products of floats */
@@ -274,6 +274,14 @@ INLINE void
 add_chunk(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
           vec acc[][NR], const int compensated, const int rows, const int nr)
 {
+    if (c->sums) {
+        LA_EACH(r, rows) {
+            LA_EACH(j, nr) {
+                vstore(&to.s[(l + r) * nr * VL + j * VL], acc[r][j]);
+            }
+        }
+        return;
+    }
     if (!compensated && c->fades) {
         change_and_add(c, to, l, acc, rows, nr);
         return;

@@ -57,23 +57,22 @@ block_in_record(const struct la_chunks *x, struct block first, ptrdiff_t i)
 }
 
 /* A field of the state before chunk i.  That after the last chunk is in a record of its
- * own, which the next group reads while it reuses the others. */
+ * own, which the next group reads while others reuse the memory of this one. */
 INLINE T *
 field_before(const struct la_chunks *x, T *first, ptrdiff_t i)
 {
-    T *last = in_record(x, first, x->most);
-    if (i == 0 && x->before != NULL && first != NULL) {
-        return (T *)(x->before->records + ((char *)last - x->records));
-    }
-    return i > 0 && i == x->count ? last : in_record(x, first, i);
+    char *const shared = i == 0 ? x->first : i == x->count ? x->last : NULL;
+    return first != NULL && shared != NULL
+               ? (T *)(shared + ((char *)first - x->records))
+               : in_record(x, first, i);
 }
 
-/* Whether the chunks of this stage are the first of the head; the last. */
+/* Whether the chunks of this group are the first of the head; those of this stage the
+ * last. */
 INLINE int
 begins_head(const struct la_head *h)
 {
-    const struct la_chunks *x = h->chunks;
-    return x->at == (x->reverse ? h->n : 0) && h->stage.from == 0;
+    return h->chunks->first == NULL;
 }
 
 INLINE int
@@ -133,16 +132,21 @@ share_of_tile(struct sweep *c, const struct la_head *h, ptrdiff_t tile, ptrdiff_
     return first < end;
 }
 
-/* This part of the state after one chunk. */
+/* What a chunk adds to the state, where the state after the chunk will be. */
+static void
+sum_chunk(struct sweep *c)
+{
+    c->sums = 1;
+    sweep(c, LA_WRITE);
+}
+
+/* This part of the state after one chunk, from its sums. */
 static void
 carry_state(struct sweep *c, const struct la_head *h)
 {
     const ptrdiff_t width = NR * VL, tiles = (c->W + width - 1) / width;
-    pair_operands(c, LA_WRITE);
     LA_BY_TILES(
-        c->W, if (share_of_tile(c, h, col / width, tiles)) {
-            sweep_tile(c, col, LA_WRITE, nr);
-        });
+        c->W, if (share_of_tile(c, h, col / width, tiles)) { carry_tile(c, col, nr); });
 }
 
 #endif

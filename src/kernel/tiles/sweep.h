@@ -35,8 +35,8 @@ write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
             struct state_tile to, const int compensated, const int nr,
             const enum la_products by)
 {
-    const ptrdiff_t end = c->end > 0 ? c->end : c->K;
-    ptrdiff_t l = c->first;
+    const ptrdiff_t end = c->K;
+    ptrdiff_t l = 0;
     for (; by_amx(by) && l < end; l += LA_AMX_ROWS) {
         amx_write_tile(c, col, values, to, l, end, compensated, nr, by);
     }
@@ -132,6 +132,52 @@ sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
     }
 #endif
     sweep_floats[nr - 1](c, col, what);
+}
+
+/* Rows [c->first, c->end) of one column tile of the next S, from the sums B^T V in its
+ * place (c->sums). */
+INLINE void
+carry_width(const struct sweep *c, ptrdiff_t col, const int nr)
+{
+    const struct state_tile to = state_tile(c, col * round_up(c->K, MR));
+    const int compensated = c->lost != NULL && !c->fades;
+    for (ptrdiff_t l = c->first; l < c->end; l += MR) {
+        vec sums[MR][NR];
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
+                sums[r][j] = vload(&to.s[(l + r) * nr * VL + j * VL]);
+            }
+        }
+        if (compensated) {
+            add_chunk(c, col, to, l, sums, 1, MR, nr);
+        }
+        else {
+            add_chunk(c, col, to, l, sums, 0, MR, nr);
+        }
+    }
+}
+
+#define LA_CARRY_WIDTH(nr)                                                             \
+    static __attribute__((noinline)) void carry_##nr(const struct sweep *c,            \
+                                                     ptrdiff_t col)                    \
+    {                                                                                  \
+        carry_width(c, col, nr);                                                       \
+    }
+LA_CARRY_WIDTH(1)
+LA_CARRY_WIDTH(2)
+#if LA_NR > 2
+LA_CARRY_WIDTH(3)
+LA_CARRY_WIDTH(4)
+static void (*const carry_of[])(const struct sweep *, ptrdiff_t) = {carry_1, carry_2,
+                                                                    carry_3, carry_4};
+#else
+static void (*const carry_of[])(const struct sweep *, ptrdiff_t) = {carry_1, carry_2};
+#endif
+
+INLINE void
+carry_tile(const struct sweep *c, ptrdiff_t col, const int nr)
+{
+    carry_of[nr - 1](c, col);
 }
 
 /* Makes the pairs that all column tiles share. */
