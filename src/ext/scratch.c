@@ -11,6 +11,61 @@ enum { GUARD = 64 * LA_ALIGN }; /* after a poisoned lane */
 
 static atomic_int poison;
 
+/* Large blocks that were given back, for the next calls: the system would clear every
+ * page of new ones, which took as long as a gradient of 16 threads.  A block is behind
+ * a line that holds its size. */
+enum { KEPT = 2 };
+#define KEPT_LEAST ((size_t)4 << 20)
+#define KEPT_MOST ((size_t)64 << 20)
+static _Atomic(char *) kept[KEPT];
+
+static size_t
+size_of(const char *block)
+{
+    size_t size;
+    memcpy(&size, block - LA_ALIGN, sizeof(size));
+    return size;
+}
+
+static void
+free_block(char *block)
+{
+    if (block != NULL) {
+        la_aligned_give(block - LA_ALIGN);
+    }
+}
+
+static char *
+take_block(size_t bytes)
+{
+    for (int i = 0; bytes >= KEPT_LEAST && i < KEPT; i++) {
+        char *block = atomic_exchange(&kept[i], NULL);
+        if (block != NULL && size_of(block) >= bytes) {
+            return block;
+        }
+        free_block(block);
+    }
+    char *line = la_aligned_take(LA_ALIGN, LA_ALIGN + bytes);
+    if (line == NULL) {
+        return NULL;
+    }
+    memcpy(line, &bytes, sizeof(bytes));
+    return line + LA_ALIGN;
+}
+
+static void
+give_block(char *block)
+{
+    const size_t bytes = block != NULL ? size_of(block) : 0;
+    for (int i = 0; bytes >= KEPT_LEAST && bytes <= KEPT_MOST && i < KEPT; i++) {
+        char *none = NULL;
+        if (atomic_compare_exchange_strong(&kept[i], &none, block)) {
+            return;
+        }
+    }
+    free_block(block);
+}
+
 void
 la_scratch_poison(int byte)
 {
@@ -30,11 +85,11 @@ la_scratch_take(size_t bytes, int lanes, char *few)
     scratch.lane =
         (bytes / LA_ALIGN + 2) * LA_ALIGN + (scratch.poison != 0 ? GUARD : 0);
     if (__builtin_mul_overflow(scratch.lane, (size_t)lanes, &all) ||
-        all > PTRDIFF_MAX) {
+        all > PTRDIFF_MAX - LA_ALIGN) {
         return scratch;
     }
     scratch.is_lent = few != NULL && all <= LA_FEW_BYTES;
-    scratch.memory = scratch.is_lent ? few : la_aligned_take(LA_ALIGN, all);
+    scratch.memory = scratch.is_lent ? few : take_block(all);
     return scratch;
 }
 
@@ -42,7 +97,7 @@ void
 la_scratch_give(struct la_scratch *scratch)
 {
     if (!scratch->is_lent) {
-        la_aligned_give(scratch->memory);
+        give_block(scratch->memory);
     }
     scratch->memory = NULL;
 }

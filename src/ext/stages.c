@@ -8,32 +8,31 @@
  * single thread.  Gradients take a second pass over the groups, in reverse.
  *
  * A pass is one list of shares, which threads take in order, each as soon as those that
- * it depends on are done.  Beside each other in the list are stages of four groups, so
- * that few threads ever wait:
+ * it depends on are done.  Stages of several groups are beside each other in the list,
+ * so that threads seldom wait:
  *
- *    cut group i;  begin and carry group i - 2;  prepare i - 1;  finish i - 3 */
+ *    cut group i;  begin and carry group i - 1;  prepare i;  finish i - ahead
+ *
+ * Gradients finish a group just after it is carried, and need less memory. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "job.h"
 
-enum {
-    AHEAD = 3,         /* groups between cutting one and finishing it */
-    SLOTS = AHEAD + 1, /* groups in memory */
-    /* States after groups in memory: a group that is finished begins with that of the
-     * one before, while another takes the place of that group's chunks. */
-    STATES = SLOTS + 1,
-};
+/* Most groups in memory.  After groups, one more state is: a group that is finished
+ * begins with that of the one before, when another has taken its place. */
+enum { SLOTS = 3 };
 
 struct sequence {
     struct la_chunks chunks[SLOTS];
-    char *states;     /* STATES records */
+    char *states;     /* slots + 1 records */
     ptrdiff_t groups; /* of the first pass */
 };
 
 /* The sequences of all heads, and what is run. */
 struct la_staged {
+    ptrdiff_t ahead, slots; /* groups between cutting and finishing one; in memory */
     struct sequence *sequences;
     size_t count;                       /* of sequences */
     size_t shares, parts;               /* of a group's chunks; of its states */
@@ -101,14 +100,14 @@ shares_of(const struct la_staged *x, enum la_stage_kind kind)
 static struct share
 share_of_item(const struct la_staged *x, size_t item)
 {
-    static const struct {
+    const struct {
         enum la_stage_kind kind;
-        int behind;
+        ptrdiff_t behind;
     } order[] = {{LA_CUT, 0},
-                 {LA_BEGIN, AHEAD - 1},
-                 {LA_CARRY, AHEAD - 1},
-                 {LA_PREPARE, 1},
-                 {LA_FINISH, AHEAD}};
+                 {LA_BEGIN, 1},
+                 {LA_CARRY, 1},
+                 {LA_PREPARE, 0},
+                 {LA_FINISH, x->ahead}};
     size_t round = 0;
     for (int i = 0; i < LA_STAGE_KINDS; i++) {
         round += shares_of(x, order[i].kind);
@@ -141,11 +140,11 @@ turn(void *arg, size_t item)
     int may = 0;
     switch (share.kind) {
     case LA_CUT:
-        if ((size_t)group >= AHEAD &&
-            (size_t)(group - AHEAD) >= atomic_load(&x->groups)) {
+        if (group >= x->ahead &&
+            (size_t)(group - x->ahead) >= atomic_load(&x->groups)) {
             return LA_NEVER;
         }
-        may = is_done(x, LA_CUT, group - 1) && is_done(x, LA_FINISH, group - SLOTS);
+        may = is_done(x, LA_CUT, group - 1) && is_done(x, LA_FINISH, group - x->slots);
         break;
     case LA_PREPARE:
         may = is_done(x, LA_CUT, group) && is_done(x, LA_PREPARE, group - 1);
@@ -180,14 +179,15 @@ cut(struct job *job, size_t index, ptrdiff_t group, int lane)
 {
     struct la_staged *staged = job->staged;
     struct sequence *sequence = &staged->sequences[index];
-    struct la_chunks *x = &sequence->chunks[group % SLOTS];
-    const struct la_chunks *before = &sequence->chunks[(group + AHEAD) % SLOTS];
+    struct la_chunks *x = &sequence->chunks[group % staged->slots];
+    const struct la_chunks *before =
+        &sequence->chunks[(group + staged->ahead) % staged->slots];
     struct la_head h = head_of(job, index);
     const int is_first = group == 0, reverse = staged->reverse;
     x->count = 0;
     x->at = x->next = !is_first ? before->next : reverse ? h.n : 0;
     x->first = is_first ? NULL : before->last;
-    x->last = sequence->states + (size_t)(group % STATES) * x->record;
+    x->last = sequence->states + (size_t)(group % (staged->slots + 1)) * x->record;
     x->index = reverse ? sequence->groups - 1 - group : group;
     x->reverse = reverse;
     int stopped = 0;
@@ -212,7 +212,7 @@ run_share(struct job *job, struct share share, int lane)
     const struct la_staged *x = job->staged;
     const size_t shares = shares_of(x, share.kind) / x->count,
                  sequence = share.index / shares, part = share.index % shares;
-    struct la_chunks *chunks = &x->sequences[sequence].chunks[share.group % SLOTS];
+    struct la_chunks *chunks = &x->sequences[sequence].chunks[share.group % x->slots];
     const size_t count = (size_t)chunks->count;
     const size_t from = count * part / shares, to = count * (part + 1) / shares;
     if (count == 0 || (from == to && share.kind != LA_CARRY)) {
@@ -264,7 +264,7 @@ overflows(const struct la_staged *x)
 {
     int any = 0;
     for (size_t i = 0; i < x->count; i++) {
-        for (int slot = 0; slot < SLOTS; slot++) {
+        for (ptrdiff_t slot = 0; slot < x->slots; slot++) {
             any |= x->sequences[i].chunks[slot].overflows;
         }
     }
@@ -293,7 +293,8 @@ chunks_per_group(const struct job *job, size_t record, size_t sequences, int thr
     const size_t passes = (size_t)stages->passes;
     const size_t room = passes * LA_GROUP_BYTES * (size_t)threads / sequences;
     const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
-    const ptrdiff_t even = LA_EVEN_PIECES * threads, n = job->head.n,
+    const ptrdiff_t even = LA_EVEN_PIECES * (ptrdiff_t)job->staged->parts,
+                    n = job->head.n,
                     least = stages->least != NULL ? stages->least(&job->head) : 1;
     ptrdiff_t wanted = fit < even ? even : fit;
     wanted = wanted < least ? least : wanted;
@@ -311,7 +312,7 @@ take_records(const struct job *job, struct la_staged *x, int threads)
     struct la_head h = job->head;
     h.chunks = &group;
     const size_t shared = stages->shared(&h);
-    const size_t all = SLOTS * (size_t)most + STATES;
+    const size_t slots = (size_t)x->slots, all = slots * (size_t)most + slots + 1;
     size_t bytes;
     struct la_scratch memory = {0};
     if (__builtin_mul_overflow(record, all, &bytes) ||
@@ -323,8 +324,8 @@ take_records(const struct job *job, struct la_staged *x, int threads)
         char *const at = memory.memory + i * memory.lane;
         struct sequence *sequence = &x->sequences[i];
         sequence->states = at + shared;
-        for (size_t slot = 0; slot < SLOTS; slot++) {
-            const size_t before = STATES + slot * (size_t)most;
+        for (size_t slot = 0; slot < slots; slot++) {
+            const size_t before = slots + 1 + slot * (size_t)most;
             sequence->chunks[slot] =
                 (struct la_chunks){.shared = at,
                                    .records = at + shared + before * record,
@@ -355,12 +356,14 @@ la_run_staged(struct job *job, size_t units, int threads, int *fits)
     const size_t per_sequence = ((size_t)threads + units - 1) / units;
     struct la_staged x = {
         .sequences = calloc(units, sizeof(*x.sequences)),
+        .ahead = la_stages_may_not_fit(job) ? 1 : SLOTS - 1,
         .count = units,
         .parts = per_sequence,
         .shares = LA_STAGE_SHARES * per_sequence,
     };
     struct la_scratch records = {0};
     enum la_status status = LA_NO_MEMORY;
+    x.slots = x.ahead + 1;
     job->staged = &x;
     /* Reserve first: without memory, nothing is written. */
     if (x.sequences != NULL && la_job_reserve(job, bytes, threads) == 0) {

@@ -195,10 +195,11 @@ enum {
     LA_POLL = 1000000,         /* between two polls: at most a millisecond */
     LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
     LA_BRIEF_WORK = 20000000,  /* about a millisecond: Ctrl-C may wait for it */
-    LA_GROUP_BYTES = 1 << 19,  /* what a group keeps, per thread (stages.c) */
+    LA_GROUP_BYTES = 1 << 18,  /* what a group keeps, per thread (stages.c) */
     LA_STAGED_THREADS = 4,     /* per unit of a call, for stages to gain over panels */
     LA_STAGED_ALONE = 2,       /* the same where there are no panels */
     LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
+    LA_CARRY_AHEAD = 3,        /* chunks whose sums are prefetched */
     LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
     LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
 };

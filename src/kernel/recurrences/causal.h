@@ -275,6 +275,7 @@ carry_causal(const struct la_head *h, const struct causal_chunk *first)
         const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
         c.from = x.s;
         c.s = next.s;
+        fetch_sums(c, h, later_sums(h->chunks, first->s, i + 1));
         carry_state(&c, h);
         if (h->normalize && h->stage.part == 0) {
             carry_vector(next.z, x.z, lost.z, x.sum, x.b.ld);

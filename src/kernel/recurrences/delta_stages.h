@@ -217,11 +217,29 @@ take_delta_finish(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* Prefetches what a panel of the next chunk takes. */
+static void
+fetch_panel(const struct la_head *h, const struct delta_record *x, struct panel p,
+            struct la_fetch *ahead)
+{
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    fetch_block(ahead, x->e, rows, h->d);
+    fetch_block(ahead, x->l, rows, rows);
+    if (x->rule != LA_DELTA) {
+        fetch_block(ahead, x->far_b, (1 + (x->rule == LA_DPLR)) * rows, h->d);
+    }
+    fetch_block(ahead, block_at(x->rule == LA_DPLR ? x->vu : x->v, 0, p.col), rows,
+                p.width);
+    fetch_to_write(block_at(x->vu, x->rule == LA_DPLR ? rows : 0, p.col), rows,
+                   p.width);
+}
+
 static int
 carry_delta(const struct la_head *h, const struct delta_record *first,
             struct pairs pairs)
 {
     const struct panel p = panel(h, h->stage.part);
+    struct la_fetch ahead = eager_fetch();
     struct delta_record x = delta_record(h->chunks, first, 0);
     for (ptrdiff_t i = 0; p.width > 0 && i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
@@ -238,6 +256,14 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
         c.write.b = x.far_b;
         c.write.from = c.write.s;
         c.write.s = next.s + p.at;
+        c.read.ahead = c.write.ahead = &ahead;
+        la_fetch_anew(&ahead);
+        if (i + 1 < h->chunks->count) {
+            fetch_panel(h, &next, p, &ahead);
+            const struct block s = {field_before(h->chunks, first->s, i + 2) + p.at,
+                                    p.width};
+            fetch_to_write(s, h->d, p.width);
+        }
         if (x.rule != LA_DELTA) {
             decay_panel(&x.decays, &c.write, x.rule == LA_DPLR);
         }

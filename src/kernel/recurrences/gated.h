@@ -261,6 +261,7 @@ carry_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct gated_chunk next = gated_chunk(h->chunks, first, i + 1);
         c.from = x.s;
         c.s = next.s;
+        fetch_sums(c, h, later_sums(h->chunks, first->s, i + 1));
         carry_decayed(&x.decays, &c, h, la_is_given(&h->bonus), copy);
         x = next;
     }

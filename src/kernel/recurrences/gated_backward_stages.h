@@ -192,6 +192,7 @@ carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
         const struct gated_adjoint next = gated_adjoint(h->chunks, first, i + 1);
         c.from = x.s;
         c.s = next.s;
+        fetch_sums(c, h, later_sums(h->chunks, first->s, i + 1));
         carry_by(&x.decays.decay, &c, h,
                  la_is_given(&h->bonus) ? LA_KEEP_READ : LA_IN_PLACE, copy);
         x = next;
@@ -216,6 +217,7 @@ carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first
         decay.change = x.change;
         c.from = x.r;
         c.s = x.next_r;
+        fetch_sums(c, h, later_sums(h->chunks, first->r, h->chunks->count - i));
         carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS,
                  copy);
         if (la_is_given(&h->bonus) && h->stage.part == 0) {

@@ -132,6 +132,60 @@ share_of_tile(struct sweep *c, const struct la_head *h, ptrdiff_t tile, ptrdiff_
     return first < end;
 }
 
+/* Prefetches a block for a later chunk, which another thread has prepared. */
+INLINE void
+fetch_block(struct la_fetch *ahead, struct block x, ptrdiff_t rows, ptrdiff_t cols)
+{
+    if (x.x != NULL) {
+        la_fetch_later(ahead, (const char *)x.x, x.ld * (ptrdiff_t)sizeof(T),
+                       cols * (ptrdiff_t)sizeof(T), rows);
+    }
+}
+
+/* Prefetches rows of numbers that this thread will overwrite.  A line that came to be
+ * read would have to be asked for again. */
+INLINE void
+fetch_to_write(struct block x, ptrdiff_t rows, ptrdiff_t cols)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += LA_LINE / (ptrdiff_t)sizeof(T)) {
+#if defined(__x86_64__) /* compilers would need a flag, but all processors know it */
+            __asm__ volatile("prefetchw %0" : : "m"(x.x[i * x.ld + j]));
+#else
+            __builtin_prefetch(&x.x[i * x.ld + j], 1);
+#endif
+        }
+    }
+}
+
+/* The sums that follow those before chunk i by some chunks, if the group has them. */
+INLINE T *
+later_sums(const struct la_chunks *x, T *first, ptrdiff_t i)
+{
+    return i + LA_CARRY_AHEAD <= x->count ? field_before(x, first, i + LA_CARRY_AHEAD)
+                                          : NULL;
+}
+
+/* Prefetches this part of one column tile of a state. */
+INLINE void
+fetch_tile(struct sweep c, const struct la_head *h, T *s, ptrdiff_t col, const int nr)
+{
+    const ptrdiff_t width = NR * VL, tiles = (c.W + width - 1) / width;
+    const struct block tile = {s + col * round_up(c.K, MR), nr * VL};
+    if (share_of_tile(&c, h, col / width, tiles)) {
+        fetch_to_write(block_at(tile, c.first, 0), c.end - c.first, nr * VL);
+    }
+}
+
+/* Prefetches this part of the sums of a later chunk; NULL: there is none. */
+static void
+fetch_sums(struct sweep c, const struct la_head *h, T *sums)
+{
+    if (sums != NULL) {
+        LA_BY_TILES(c.W, fetch_tile(c, h, sums, col, nr));
+    }
+}
+
 /* What a chunk adds to the state, where the state after the chunk will be. */
 static void
 sum_chunk(struct sweep *c)
