@@ -57,11 +57,9 @@ int la_permit_amx(void);
 /* Milliseconds since an arbitrary time, from a clock that is cheap to read. */
 int64_t la_clock_ms(void);
 
-/* Microseconds, or the shortest time that the system knows. */
+/* Sleeps for some microseconds.  Where the system's sleep takes milliseconds, a shorter
+ * one only lets another thread have this CPU. */
 void la_sleep_us(long us);
-
-/* Lets another thread have this CPU. */
-void la_yield(void);
 
 /* Microseconds since an arbitrary time. */
 int64_t la_clock_us(void);

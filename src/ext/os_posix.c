@@ -237,12 +237,6 @@ la_sleep_us(long us)
     nanosleep(&time, NULL);
 }
 
-void
-la_yield(void)
-{
-    sched_yield();
-}
-
 void *
 la_aligned_take(size_t alignment, size_t bytes)
 {

@@ -137,13 +137,7 @@ la_preemptions(void)
 void
 la_sleep_us(long us)
 {
-    Sleep((DWORD)((us + 999) / 1000));
-}
-
-void
-la_yield(void)
-{
-    SwitchToThread();
+    Sleep((DWORD)(us / 1000)); /* 0: lets another thread run */
 }
 
 void *

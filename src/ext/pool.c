@@ -200,31 +200,38 @@ spin(const atomic_int *number, int until_zero)
     }
 }
 
-/* Waits for the turn of an item: awake for a short time, then such that threads with
- * work get the CPU, and finally for as long as a switch to this thread takes.
- * `since`: when this began; 0: now. */
+/* A thread that waits for the turn of an item. */
+struct wait {
+    size_t item;
+    int64_t since, idle; /* when this began, and when idle was called; 0: never */
+    long awake;          /* microseconds for which it stays awake */
+};
+
+/* Waits a little: awake at first, as after a job; then such that threads with work get
+ * the CPU. */
 static void
-wait_for_turn(const struct la_list *list, int64_t *since, int lane)
+wait_for_turn(const struct la_list *list, size_t item, int lane, struct wait *x)
 {
-    enum { YIELD_US = 500, IDLE_US = 20000, SLEEP_US = 50 };
+    enum { IDLE_US = 20000, SLEEP_US = 50 };
     const int64_t now = la_clock_us();
-    const int may_spin = atomic_load_explicit(&pool.spins, memory_order_relaxed);
-    const long spin = may_spin ? atomic_load(&spin_us) : 0;
-    *since = *since == 0 ? now : *since;
-    if (now - *since < spin) {
+    if (x->since == 0 || x->item != item) {
+        const int spins = atomic_load_explicit(&pool.spins, memory_order_relaxed);
+        x->item = item;
+        x->since = now;
+        x->idle = x->idle == 0 ? now : x->idle;
+        x->awake = spins && is_calm() ? atomic_load(&spin_us) : 0;
+    }
+    if (now - x->since < x->awake) {
         for (int i = 0; i < PAUSES; i++) {
             la_pause();
         }
     }
-    else if (now - *since < spin + YIELD_US) {
-        la_yield();
-    }
     else {
         la_sleep_us(SLEEP_US);
     }
-    if (lane == 0 && now - *since > IDLE_US) {
+    if (lane == 0 && now - x->idle > IDLE_US) {
         list->idle(list->job);
-        *since = now - spin - YIELD_US;
+        x->idle = now;
     }
 }
 
@@ -232,7 +239,7 @@ wait_for_turn(const struct la_list *list, int64_t *since, int lane)
 static size_t
 next_item(const struct la_list *list, int lane)
 {
-    int64_t since = 0;
+    struct wait wait = {0};
     size_t item = atomic_load(&pool.next);
     while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
            item < list->items) {
@@ -242,7 +249,7 @@ next_item(const struct la_list *list, int lane)
             break;
         }
         if (turn == LA_LATER) {
-            wait_for_turn(list, &since, lane);
+            wait_for_turn(list, item, lane, &wait);
             item = atomic_load(&pool.next);
         }
         else if (atomic_compare_exchange_weak(&pool.next, &item, item + 1)) {

@@ -8,9 +8,8 @@
  * stops the job: pieces that have not begun are dropped. */
 typedef int (*la_work)(void *job, size_t item, int lane);
 
-/* Whether a piece of work may begin, the next one in order: later; now; or never, as
- * there is none of this number.  What a piece waits for must be results of those before
- * it. */
+/* Whether a piece of work, the next one in order, may begin: later; now; or never, as
+ * there is none of this number.  A piece may wait for earlier pieces only. */
 enum la_turn { LA_LATER, LA_NOW, LA_NEVER };
 typedef enum la_turn (*la_turns)(void *job, size_t item);
 
@@ -20,7 +19,7 @@ struct la_list {
     la_turns turn; /* NULL: all may begin at once */
     void (*idle)(void *job);
     void *job;
-    size_t items;
+    size_t items; /* SIZE_MAX: turn says when there are no more */
 };
 
 /* Runs work(job, i, lane) for i in [0, items) on up to `lanes` threads, the caller
@@ -28,7 +27,7 @@ struct la_list {
  * any piece returned nonzero.  While the caller waits for the others, it calls
  * idle(job) every few milliseconds.  If the pool is busy with another caller's job, the
  * caller runs everything itself.  A brief job runs on the runner's threads, if there is
- * a runner; idle is not called then. */
+ * a runner. */
 int la_pool_run(const struct la_list *list, int lanes, int is_brief);
 
 /* Runs work(arg) on that many threads, the caller among them, and returns when all are

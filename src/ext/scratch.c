@@ -11,12 +11,16 @@ enum { GUARD = 64 * LA_ALIGN }; /* after a poisoned lane */
 
 static atomic_int poison;
 
-/* Large blocks that were given back, for the next calls: the system would clear every
- * page of new ones, which took as long as a gradient of 16 threads.  A block is behind
- * a line that holds its size. */
-enum { KEPT = 2 };
+/* Large blocks that were given back, for the next calls: the system clears every page
+ * of new ones, which took as long as computing a gradient on 16 threads.  A call takes
+ * up to three.  A block is behind a line that holds its size. */
+enum { KEPT = 3 };
 #define KEPT_LEAST ((size_t)4 << 20)
+#if defined(__SANITIZE_ADDRESS__) /* finds writes past the end of a block of its own */
+#define KEPT_MOST ((size_t)0)
+#else
 #define KEPT_MOST ((size_t)64 << 20)
+#endif
 static _Atomic(char *) kept[KEPT];
 
 static size_t
@@ -38,7 +42,7 @@ free_block(char *block)
 static char *
 take_block(size_t bytes)
 {
-    for (int i = 0; bytes >= KEPT_LEAST && i < KEPT; i++) {
+    for (int i = 0; bytes >= KEPT_LEAST && bytes <= KEPT_MOST && i < KEPT; i++) {
         char *block = atomic_exchange(&kept[i], NULL);
         if (block != NULL && size_of(block) >= bytes) {
             return block;

@@ -28,7 +28,7 @@ void la_scratch_poison(int byte);
  * at `few` if that is not NULL and they are enough for all of them. */
 struct la_scratch la_scratch_take(size_t bytes, int lanes, char *few);
 
-/* Frees it, or keeps it for the next call: two blocks of up to 64 MiB. */
+/* Frees it, or keeps it for the next call: three blocks of 4 to 64 MiB. */
 void la_scratch_give(struct la_scratch *scratch);
 
 /* Fills it with the poison byte, if there is one. */

@@ -20,8 +20,8 @@
 
 #include "job.h"
 
-/* Most groups in memory.  After groups, one more state is: a group that is finished
- * begins with that of the one before, when another has taken its place. */
+/* The most groups in memory at once.  There is one state after a group more than that:
+ * the next group still reads it when the group's own memory is used again. */
 enum { SLOTS = 3 };
 
 struct sequence {
@@ -236,7 +236,9 @@ run_item(void *arg, size_t item, int lane)
     }
     const int stopped = share.kind == LA_CUT ? cut(job, share.index, share.group, lane)
                                              : run_share(job, share, lane);
-    atomic_fetch_add_explicit(&x->done[share.kind], 1, memory_order_release);
+    if (!stopped) {
+        atomic_fetch_add_explicit(&x->done[share.kind], 1, memory_order_release);
+    }
     return stopped;
 }
 
@@ -284,8 +286,8 @@ run_passes(struct job *job, size_t bytes, int threads, int *fits)
     return status;
 }
 
-/* Chunks per group: as many as fit the caches of all threads.  Gradients gain from
- * more, as their threads meet in both passes. */
+/* Chunks per group: as many as fit the caches of all threads.  Gradients have fewer
+ * groups in memory, of more chunks. */
 static ptrdiff_t
 chunks_per_group(const struct job *job, size_t record, size_t sequences, int threads)
 {

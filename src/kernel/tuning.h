@@ -200,7 +200,7 @@ enum {
     LA_STAGED_ALONE = 2,       /* the same where there are no panels */
     LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
     LA_CARRY_AHEAD = 3,        /* chunks whose sums are prefetched */
-    LA_STAGED_WORK = 16000000, /* threads wait for each other a few times */
+    LA_STAGED_WORK = 16000000, /* stages begin and end with few threads */
     LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
 };
 

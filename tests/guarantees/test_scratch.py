@@ -5,6 +5,7 @@ Scratch is filled with NaN, and with large numbers of either sign, as a maximum 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from types import SimpleNamespace
 
@@ -211,3 +212,21 @@ def test_scratch_is_written_before_it_is_read(isa, poison, family, dtype, name):
                 for a, b in zip(y, z, strict=True):
                     same = a.tobytes() == b.tobytes()
                     assert same, f"{sizes}, scratch of {byte:#x}: call {i} gives other numbers"
+
+
+def test_large_scratch_is_used_again(threads):
+    """By calls of other sizes, and by several callers at once: no call changes another's bits."""
+    threads(2)
+    rng = np.random.default_rng(0)
+    q, k, v, g = rng.standard_normal((4, 1, 12000, 64), np.float32)
+    k /= 8
+    lengths = 12000, 3000, 9000, 12000
+
+    def gradients(n):
+        return linattn.causal_backward(*(x[:, :n] for x in (q, k, v, g)))
+
+    expected = {n: gradients(n) for n in set(lengths)}
+    with ThreadPoolExecutor(3) as callers:
+        for n, found in zip(lengths * 3, callers.map(gradients, lengths * 3), strict=True):
+            for x, y in zip(found, expected[n], strict=True):
+                np.testing.assert_array_equal(x, y)

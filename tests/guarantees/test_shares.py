@@ -35,7 +35,7 @@ def operands(name):
 
 
 def waiting(name, heads, threads):
-    """The part of a call that a thread waits for others, if shares of a job take as long.
+    """The part of a call that a thread waits for others, if shares of a stage take as long.
 
     First come the stages of the heads that are left over, in one job; then the other heads, whole
     ones.
@@ -48,7 +48,11 @@ def waiting(name, heads, threads):
         whole, lanes = jobs.pop()
         took, over = float(-(-whole // lanes)), heads - whole
     for shares, lanes in jobs:
-        took += -(-shares // lanes) / shares * over
+        # Of each head and group: its length, its beginning, a state per thread of the head, and
+        # twice as many shares of chunks, which are prepared and finished.
+        each = -(-lanes // over)
+        assert lanes == threads and shares % (over * (2 + each + 2 * 2 * each)) == 0
+        took += over / threads * -(-over * each // lanes) / (over * each / lanes)
     return 1 - heads / threads / took
 
 

@@ -169,7 +169,7 @@ import os, signal, sys
 import numpy as np
 import linattn
 linattn.set_num_threads(4)
-heads, n = 24, 16384
+heads, n = map(int, sys.argv[1:])
 q, k, v = np.random.default_rng(0).standard_normal((3, heads, n, 64), dtype=np.float32)
 expected = linattn.causal(q, k, v)
 parent, children = os.getpid(), []
@@ -198,9 +198,13 @@ print(len(codes), sum(map(bool, codes)))
 
 @pytest.mark.any_isa
 @needs_posix
-def test_fork_in_the_middle_of_a_call(interpreter):
-    """A signal handler that forks: the child goes on with the call, and nothing is missing."""
-    stdout, _ = interpreter(FORKS, timeout=300)
+@pytest.mark.parametrize(("heads", "n"), [(24, 16384), (1, 2**18)])
+def test_fork_in_the_middle_of_a_call(interpreter, heads, n):
+    """A signal handler that forks: the child goes on with the call, and nothing is missing.
+
+    Of one head, threads wait for the turns of their shares of stages.
+    """
+    stdout, _ = interpreter(FORKS.replace("sys.argv[1:]", f"[{heads}, {n}]"), timeout=300)
     forked, wrong = map(int, stdout.split())
     assert forked >= 3
     assert wrong == 0

@@ -154,13 +154,18 @@ fetch_adjoint(const struct la_head *h, const struct delta_adjoint *x, struct pan
 {
     const ptrdiff_t rows = delta_chunk_rows(h->d);
     const struct reverse_scratch *r = &x->chunk.base;
-    const struct block panels[] = {r->gn, r->e, r->u};
-    const int gates = x->chunk.written.x != NULL;
-    fetch_block(ahead, gates ? x->chunk.written : r->ab, (2 - gates) * rows, h->d);
-    fetch_block(ahead, x->chunk.ends, 2 * rows, h->d);
+    const int dplr = r->e.x == r->du.x, gates = x->chunk.written.x != NULL;
+    const struct block panels[] = {r->gn, r->u, r->e};
+    if (gates) {
+        fetch_block(ahead, x->chunk.written, (1 + dplr) * rows, h->d);
+        fetch_block(ahead, x->chunk.ends, 2 * rows, h->d);
+    }
+    else {
+        fetch_block(ahead, r->ab, 2 * rows, h->d);
+    }
     fetch_block(ahead, r->l, rows, rows);
     fetch_block(ahead, r->p, rows, rows);
-    for (size_t i = 0; i < sizeof(panels) / sizeof(panels[0]); i++) {
+    for (int i = 0; i < 3 - dplr; i++) {
         fetch_block(ahead, block_at(panels[i], 0, p.col), rows, p.width);
     }
     fetch_to_write((struct block){x->r + p.at, p.width}, h->d, p.width);

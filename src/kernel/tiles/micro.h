@@ -30,8 +30,8 @@ struct sweep {
     int transposed;         /* factors of S have one number per column (W) instead */
     const T *from;          /* the state before, if it is not S */
     int sums;               /* S <- B^T V: carry_tile adds it to the state */
-    ptrdiff_t first, end;   /* the rows of S that carry_tile writes, multiples of MR */
-    int upper;              /* X keeps j >= i instead of j <= i */
+    ptrdiff_t first, end; /* the rows of S of this part; `first` is a multiple of MR */
+    int upper;            /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
     struct pairs pairs;     /* all zeros: products of floats */
     int scored; /* scores made the pairs of A, which has not changed since */

@@ -67,14 +67,14 @@ field_before(const struct la_chunks *x, T *first, ptrdiff_t i)
                : in_record(x, first, i);
 }
 
-/* Whether the chunks of this group are the first of the head; those of this stage the
- * last. */
+/* Whether this group is the first of the head. */
 INLINE int
 begins_head(const struct la_head *h)
 {
     return h->chunks->first == NULL;
 }
 
+/* Whether the chunks of this stage are the last of the head. */
 INLINE int
 ends_head(const struct la_head *h)
 {
@@ -136,14 +136,12 @@ share_of_tile(struct sweep *c, const struct la_head *h, ptrdiff_t tile, ptrdiff_
 INLINE void
 fetch_block(struct la_fetch *ahead, struct block x, ptrdiff_t rows, ptrdiff_t cols)
 {
-    if (x.x != NULL) {
-        la_fetch_later(ahead, (const char *)x.x, x.ld * (ptrdiff_t)sizeof(T),
-                       cols * (ptrdiff_t)sizeof(T), rows);
-    }
+    la_fetch_later(ahead, (const char *)x.x, x.ld * (ptrdiff_t)sizeof(T),
+                   cols * (ptrdiff_t)sizeof(T), rows);
 }
 
-/* Prefetches rows of numbers that this thread will overwrite.  A line that came to be
- * read would have to be asked for again. */
+/* Prefetches rows of numbers that this thread will overwrite.  A line that was fetched
+ * for reading would need a second request to be written. */
 INLINE void
 fetch_to_write(struct block x, ptrdiff_t rows, ptrdiff_t cols)
 {
@@ -158,7 +156,7 @@ fetch_to_write(struct block x, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* The sums that follow those before chunk i by some chunks, if the group has them. */
+/* The sums LA_CARRY_AHEAD chunks after those before chunk i, or NULL. */
 INLINE T *
 later_sums(const struct la_chunks *x, T *first, ptrdiff_t i)
 {
