@@ -150,7 +150,9 @@ def build_for_musl(archive, folder):
         return
     only = folder / "musl"
     only.mkdir()
+    # No folder of objects that another compiler has made (.ci/run).
     settings = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "LINATTN_ISAS": lowest()}
+    settings["DIST_EXTRA_CONFIG"] = ""
     wheel = build(sys.executable, archive, only, **settings)
     with tempfile.TemporaryDirectory() as place:
         shutil.unpack_archive(wheel, place, "zip")

@@ -101,27 +101,23 @@ def test_leading_axes_that_do_not_broadcast(case, kind):
         refuse(case, kind, ValueError, **lead)
 
 
-#: Where long double is double it is one of the dtypes that are taken.
-LONG = pytest.mark.skipif(
-    np.finfo(np.longdouble).nmant == np.finfo(float).nmant, reason="long double is double here"
-)
+#: What makes an array of another type, and a word of the error.
+TYPES = [
+    (lambda x: x.astype(complex), "complex128"),
+    (lambda x: x.astype(object), "object"),
+    (lambda x: x.astype("U3"), "U3"),
+    (lambda x: x.astype("S3"), "S3"),
+    (lambda x: x.astype("longdouble"), np.dtype("longdouble").name),
+    (lambda x: x.astype("M8[s]"), "datetime64"),
+    (lambda x: np.ma.masked_array(x, x > 0.5), "masked array"),
+]
+if np.finfo(np.longdouble).nmant == np.finfo(float).nmant:  # then it is one that is taken
+    TYPES = [x for x in TYPES if x[1] != np.dtype("longdouble").name]
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("make", "word"),
-    [
-        (lambda x: x.astype(complex), "complex128"),
-        (lambda x: x.astype(object), "object"),
-        (lambda x: x.astype("U3"), "U3"),
-        (lambda x: x.astype("S3"), "S3"),
-        pytest.param(lambda x: x.astype("longdouble"), np.dtype("longdouble").name, marks=LONG),
-        (lambda x: x.astype("M8[s]"), "datetime64"),
-        (lambda x: np.ma.masked_array(x, x > 0.5), "masked array"),
-    ],
-)
-def test_types(case, kind, make, word):
-    for name in letters_of(case, kind):
+def test_types(case, kind):
+    for (make, word), name in product(TYPES, letters_of(case, kind)):
         if case.name == "linear_scan" and word == "complex128":
             continue
         bad = make(good(case, kind)[name])

@@ -1,5 +1,7 @@
 """What changes no bit of any operator's results, and what no operator writes to."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from layouts import LAYOUTS
@@ -10,6 +12,8 @@ from linattn import reference
 
 EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
 HELD = pytest.mark.parametrize("case", CASES, ids=str)
+#: Those that an output or a state may have.
+WRITTEN = [x for x in LAYOUTS if x not in ("byte_swapped", "read_only")]
 MATRICES = {"fortran", "features_first", "every_second_row", "rows_backwards"}
 
 
@@ -20,26 +24,26 @@ def laid(x, layout):
 
 
 @EACH
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_layouts(case, layout, dtype):
+def test_layouts(case, dtype):
     """Of each operand alone, then of all of them and the states; none is written to."""
     operands = case.operands((2, 3), 20, d=6, m=5, dtype=dtype)
-    expected = case.results(operands)
-    for names in ([x] for x in operands):
-        given = operands | {x: laid(operands[x], layout) for x in names}
-        assert_same(case.results(given), expected, f"{layout} {names}")
-    given = {x: laid(y, layout) for x, y in operands.items()}
-    before = {x: y.tobytes() for x, y in given.items()}
-    more = {}
+    expected, more = case.results(operands), {}
     if case.held and dtype != "float16":
         start = case.state((2, 3), dtype=dtype, d=6, m=5)
         more = {"initial_state": start, "grad_state": start}
-        expected = case.results(operands, **more)
+    from_state = case.results(operands, **more)
+    for layout in LAYOUTS:
+        for name in operands:
+            given = operands | {name: laid(operands[name], layout)}
+            assert_same(case.results(given), expected, f"{layout} {name}")
+        given = {x: laid(y, layout) for x, y in operands.items()}
+        before = {x: y.tobytes() for x, y in given.items()}
+        states = more
         if layout != "byte_swapped":
-            more = {x: apply(lambda y: laid(y, layout), start) for x in more}
-    assert_same(case.results(given, **more), expected, layout)
-    assert {x: y.tobytes() for x, y in given.items()} == before
+            states = {x: apply(lambda y, of=layout: laid(y, of), z) for x, z in more.items()}
+        assert_same(case.results(given, **states), from_state, layout)
+        assert {x: y.tobytes() for x, y in given.items()} == before, layout
 
 
 @EACH
@@ -113,22 +117,19 @@ CAUSAL = [x for x in ALL if x.held or x.options.get("causal")]
 
 
 @pytest.mark.parametrize("case", CAUSAL, ids=str)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -60, 5])
 @pytest.mark.parametrize(("dtype", "d", "m"), [("float32", 4, 5), ("float64", 72, 20)])
-def test_later_tokens(case, value, dtype, d, m):
+def test_later_tokens(case, dtype, d, m):
     """Whatever they hold, the outputs before them have the same bits."""
-    n = 70
+    n, values = 70, (np.nan, np.inf, -np.inf, 1e30, -60, 5)
     operands = case.operands((), n, d=d, m=m, dtype=dtype)
     expected = case.call(operands)
-    for name, letters in case.letters.items():
-        if letters[0] not in "ns":
-            continue
-        for t in (0, 4, 15, 16, 33, 48, n - 1):
-            wild = operands[name].copy()
-            wild[slice(n - t) if case.reverse else slice(t, None)] = value
-            o = case.call(operands | {name: wild})
-            kept = slice(n - t, None) if case.reverse else slice(t)
-            np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t}")
+    names = [name for name, letters in case.letters.items() if letters[0] in "ns"]
+    for value, name, t in product(values, names, (0, 4, 15, 16, 33, 48, n - 1)):
+        wild = operands[name].copy()
+        wild[slice(n - t) if case.reverse else slice(t, None)] = value
+        o = case.call(operands | {name: wild})
+        kept = slice(n - t, None) if case.reverse else slice(t)
+        np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t} {value}")
 
 
 @HELD
@@ -188,38 +189,38 @@ def test_out_may_overlap_an_operand(case):
 
 
 @EACH
-@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x not in ("byte_swapped", "read_only")])
-def test_out_of_any_layout(case, layout):
+def test_out_of_any_layout(case):
     """What lies around it stays as it was."""
     operands = case.operands((2, 3), 20)
     expected = case.call(operands)
-    out = LAYOUTS[layout](np.zeros_like(expected))
-    memory = out
-    while isinstance(memory.base, np.ndarray):
-        memory = memory.base
-    before = memory.copy()
-    assert case.call(operands, out=out) is out
-    np.testing.assert_array_equal(out, expected)
-    out[...] = 0
-    assert memory.tobytes() == before.tobytes()
+    for layout in WRITTEN:
+        out = LAYOUTS[layout](np.zeros_like(expected))
+        memory = out
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        before = memory.copy()
+        assert case.call(operands, out=out) is out, layout
+        np.testing.assert_array_equal(out, expected, err_msg=layout)
+        out[...] = 0
+        assert memory.tobytes() == before.tobytes(), layout
 
 
 @HELD
-@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x not in ("byte_swapped", "read_only")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_layouts_of_a_step(case, layout, dtype):
+def test_layouts_of_a_step(case, dtype):
     """Of its operands and of the state, which may be updated in place."""
     operands = case.operands((2, 3), 1, dtype=dtype)
     start = case.state((2, 3), dtype=dtype)
     o, state = case.one_step(operands, 0, start)
-    given = {x: laid(y, layout) for x, y in operands.items()}
-    moved = apply(lambda x: laid(x, layout), start)
-    before = [x.copy() for x in flat(moved)]
-    assert_same(case.one_step(given, 0, moved), (o, state))
-    assert_same(flat(moved), before)
-    got, after = case.one_step(given, 0, moved, in_place=True)
-    assert all(x is y for x, y in zip(flat(after), flat(moved), strict=True))
-    assert_same((got, after), (o, state))
+    for layout in WRITTEN:
+        given = {x: laid(y, layout) for x, y in operands.items()}
+        moved = apply(lambda x, of=layout: laid(x, of), start)
+        before = [x.copy() for x in flat(moved)]
+        assert_same(case.one_step(given, 0, moved), (o, state), layout)
+        assert_same(flat(moved), before, layout)
+        got, after = case.one_step(given, 0, moved, in_place=True)
+        assert all(x is y for x, y in zip(flat(after), flat(moved), strict=True)), layout
+        assert_same((got, after), (o, state), layout)
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)

@@ -50,11 +50,13 @@ def test_threads(shim, count):
     assert run(shim, "threads", str(count)) == f"right {count}"
 
 
+@pytest.mark.slow
 def test_memory_of_an_import(shim):
     """The import of the extension, and what it makes on first use: whole once there is memory."""
     assert run(shim, "memory", script="faults_import.py") == "whole"
 
 
+@pytest.mark.slow
 def test_memory_of_a_call_by_xla(shim):
     pytest.importorskip("jax", reason="JAX is not installed")
     assert run(shim, "xla", script="faults_import.py") == "whole"

@@ -97,9 +97,11 @@ print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
     ("name", "gates", "mebibytes"),
     [
         ("delta", [], 14), ("gated", ["(n, d), -0.5"], 10),
-        ("gated_delta", ["n, -0.1"], 16), ("gated_delta", ["n, -60.0"], 16),
-        ("gated_delta", ["n, -1e30"], 26), ("gated_delta", ["(n, d), -0.1"], 16),
-        ("gated_delta", ["(n, d), -70.0"], 40),
+        pytest.param("gated_delta", ["n, -0.1"], 16, marks=pytest.mark.slow),
+        pytest.param("gated_delta", ["n, -60.0"], 16, marks=pytest.mark.slow),
+        ("gated_delta", ["n, -1e30"], 26),
+        pytest.param("gated_delta", ["(n, d), -0.1"], 16, marks=pytest.mark.slow),
+        pytest.param("gated_delta", ["(n, d), -70.0"], 40, marks=pytest.mark.slow),
         ("momentum_delta", ["(n, d), 0.125", "n, -0.5", "n, -0.5", "n, 0.5"], 24),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
 from memory import traced
+from slow import slow
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -230,7 +231,7 @@ def test_steps_against_the_twin(case):
 
 
 @every_case
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [3, *slow(1)])
 def test_sequences_in_place(threads, case, count):
     """Heads enough for all threads: states are updated in their rows, with the same bits."""
     lead, widths, indices = (3, 8), {"d": 20, "m": 70}, np.array([4, 1, 3])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cases import Case
 from layouts import LAYOUTS
+from slow import slow
 from states import assert_same, flat
 
 import linattn
@@ -285,7 +286,7 @@ def test_bits_depend_on_nothing_else(isa, threads, name, label):
 
 
 @EVERY_ISA
-@pytest.mark.parametrize("width", [5, 64, 130])
+@pytest.mark.parametrize("width", [5, 64, *slow(130)])
 def test_layouts_and_places(isa, threads, name, width):
     """ml_dtypes has no other byte order."""
     isa(name)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from slow import slow
+from slow import first_of_each, slow
 
 import linattn
 from linattn import State
@@ -31,9 +31,9 @@ CASES = [
     ("linear_scan", (TURNS, V), {"reverse": True}, ROW),
 ]
 EACH = pytest.mark.parametrize(
-    ("name", "operands", "options", "state"), CASES,
-    ids=[f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES],
-)  # fmt: skip
+    ("name", "operands", "options", "state"),
+    first_of_each(CASES, (f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES)),
+)
 
 
 def packed(state, count):

@@ -238,6 +238,7 @@ def test_file(tmp_path):
     assert "CausalConvWithState" in {x.op_type for x in nodes(proto.graph)}
 
 
+@pytest.mark.slow
 def test_an_export_is_silent_if_asked(interpreter):
     script = """
 import torch, linattn.torch.nn, linattn.torch.onnx

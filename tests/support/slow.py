@@ -1,6 +1,7 @@
 """Parameters that are marked slow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 
 def slow(*values: Any) -> list[Any]:
     return [pytest.param(x, marks=pytest.mark.slow) for x in values]
+
+
+def crossed(quick: Callable[..., bool], *axes: Iterable[Any]) -> list[Any]:
+    """The product of the axes, slow but for what is `quick`."""
+    return [
+        pytest.param(*values, marks=() if quick(*values) else pytest.mark.slow)
+        for values in product(*axes)
+    ]
 
 
 def first_of_each(

@@ -8,8 +8,8 @@ from processes import output
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
-#: Families whose rows run in the quick tests: each takes an interpreter with PyTorch.
-QUICK = ("core", "main")
+#: The family whose rows run in the quick tests: each takes an interpreter with PyTorch.
+QUICK = "main"
 
 pytestmark = pytest.mark.skipif(not RUN.exists(), reason="there are no benchmarks here")
 
@@ -22,7 +22,7 @@ run = functools.partial(output, RUN)
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in families()]
+    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x != QUICK)) for x in families()]
 )
 def test_rows(family):
     lines = run("--smoke", family).splitlines()

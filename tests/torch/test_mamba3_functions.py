@@ -137,6 +137,10 @@ def test_gradients_by_differences():
     states = states_of(1)
     leaves = [x.detach().requires_grad_() for x in (*given, *states)]
     assert torch.autograd.gradcheck(partial(with_states, combined), leaves)
+
+
+@pytest.mark.slow
+def test_gradients_of_many_ranks_by_differences():
     given = [x.detach().requires_grad_() for x in rank_more(batch=1, n=2)]
     assert torch.autograd.gradcheck(
         lambda *x: modulo(whole_mimo(*x, return_state=True)), given, atol=1e-6

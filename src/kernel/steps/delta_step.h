@@ -135,6 +135,7 @@ delta_step_state_of(const struct la_head *h, const struct delta_step_scratch *r,
     return 0;
 }
 
+#if LA_HAS_HALVES
 /* The same of 16 bits.  Not inlined: compilers give the loops over other states fewer
  * registers beside these. */
 static __attribute__((noinline)) int
@@ -144,29 +145,34 @@ delta_step_halves(const struct la_head *h, const struct delta_step_scratch *r,
     int stop = 0;
     switch (rule) {
     case DELTA_STEP:
-        LA_BY_TYPE(h->s1.type,
+        LA_BY_HALF(h->s1.type,
                    stop = delta_step_state_of(h, r, until_poll, DELTA_STEP, 0, type));
         break;
     case DPLR_STEP:
-        LA_BY_TYPE(h->s1.type,
+        LA_BY_HALF(h->s1.type,
                    stop = delta_step_state_of(h, r, until_poll, DPLR_STEP, 0, type));
         break;
     default:
-        LA_BY_TYPE(
+        LA_BY_HALF(
             h->s1.type,
             stop = resets ? delta_step_state_of(h, r, until_poll, GATED_STEP, 1, type)
                           : delta_step_state_of(h, r, until_poll, GATED_STEP, 0, type));
     }
     return stop;
 }
+#endif
 
 INLINE int
 delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
                  ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
 {
+#if LA_HAS_HALVES
     return h->s1.type == LA_NATIVE
                ? delta_step_state_of(h, r, until_poll, rule, resets, LA_NATIVE)
                : delta_step_halves(h, r, until_poll, rule, resets);
+#else
+    return delta_step_state_of(h, r, until_poll, rule, resets, LA_NATIVE);
+#endif
 }
 
 INLINE int

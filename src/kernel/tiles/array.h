@@ -38,6 +38,19 @@ by_columns(const struct la_array *x)
         }                                                                              \
     } while (0)
 
+/* The same for 16-bit types alone. */
+#define LA_BY_HALF(type_of, call)                                                      \
+    do {                                                                               \
+        if ((type_of) == LA_HALF) {                                                    \
+            const enum la_type type = LA_HALF;                                         \
+            call;                                                                      \
+        }                                                                              \
+        else {                                                                         \
+            const enum la_type type = LA_BFLOAT;                                       \
+            call;                                                                      \
+        }                                                                              \
+    } while (0)
+
 /* x moved by `step` bytes: the array of another head, or its rows or columns from
  * another one on. */
 INLINE struct la_array
