@@ -37,9 +37,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
-    import jax.numpy  # noqa: F401
+    import jax.numpy
 except ImportError as error:
     raise ImportError(f"linattn.jax needs {error.name}: pip install 'linattn[jax]'") from error
+if jax.__version_info__ < (0, 8, 1):  # with the handler registered, these find no CPU
+    raise ImportError(
+        f"linattn.jax needs jax 0.8.1 or newer and found {jax.__version__}: "
+        "pip install --upgrade 'linattn[jax]'"
+    )
 
 import linattn
 

@@ -1,10 +1,14 @@
 """What linattn.jax and its handler refuse, and the errors that say so."""
 
+import re
+import tomllib
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from processes import output, python
 
 import linattn
 from linattn import State
@@ -266,3 +270,19 @@ def test_arrays_on_other_platforms(monkeypatch):
     monkeypatch.setattr(type(x), "devices", lambda x: [SimpleNamespace(platform="gpu")])
     with pytest.raises(ValueError, match=r"'gpu'; expected 'cpu': .*jax\.default_device"):
         la.causal(Q, K, V)
+
+
+def test_older_versions_of_jax():
+    """Below the version that pyproject.toml promises, importing the bridge says what it needs."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (oldest,) = re.findall(r"jax>=([\d.]+)", " ".join(project["optional-dependencies"]["jax"]))
+    *first, last = map(int, oldest.split("."))
+    program = (
+        "import jax\njax.__version__, jax.__version_info__ = {!r}, {}\n"
+        "try:\n    import linattn.jax\nfinally:\n    print(jax.numpy.zeros(3).sum())"
+    )
+    older = ".".join(map(str, (*first, last - 1)))
+    done = python("-c", program.format(older, (*first, last - 1)))
+    expected = f"linattn.jax needs jax {oldest} or newer and found {older}: pip"
+    assert f"ImportError: {expected}" in done.stderr
+    assert done.stdout == output("-c", program.format(oldest, (*first, last))) == "0.0\n"

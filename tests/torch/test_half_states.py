@@ -32,8 +32,11 @@ def call_of(case, half):
     state = apply(torch.tensor, case.state(LEAD, d=D, m=M, dtype="float32"))
     state = apply(lambda x: x.to(half), state)
 
+    # PyTorch 2.9 does not trace properties of named tuples.
+    call, options = getattr(lt, case.step), case.step_options
+
     def step(state, **more):
-        return getattr(lt, case.step)(**operands | more, state=state, **case.step_options)
+        return call(**operands | more, state=state, **options)
 
     o, after = step(apply(Tensor.float, state))
     return step, operands, state, o, apply(lambda x: x.to(half), after)
