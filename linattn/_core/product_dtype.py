@@ -54,10 +54,10 @@ def set_products(name: str) -> None:
     It applies to causal and gated attention, the delta rules and their gradients (``linattn info``
     lists the operators), if their tokens are bfloat16.  All other operators and steps compute
     products in float32, and so do calls with a feature map that is an object, and gradients with
-    ``state_at``.  With ``"bfloat16"``, processors with AVX512-BF16 are faster; others compute
-    the same products and are slower.  With ``LINATTN_AMX=1`` in the environment, processors with
-    AMX-BF16 use it; it has never run on one.  :doc:`/guarantees` has the error bound.  Calls in
-    progress in other threads finish with the choice they started with.
+    ``state_at``.  With ``"bfloat16"``, processors with AMX-BF16 use it on Linux, unless
+    ``LINATTN_AMX`` is 0 in the environment.  They and AMD's processors with AVX512-BF16 are
+    faster; others compute such products and are slower.  :doc:`/guarantees` has the error bound.
+    Calls in progress in other threads finish with the choice they started with.
 
     Examples
     --------

@@ -301,15 +301,15 @@ def _read_environment() -> None:
     except ValueError as error:
         _refuse(f"environment variable LINATTN_ISA: {error}")
     try:
-        if of_operands:
-            set_products(of_operands)
-    except ValueError as error:
-        _refuse(f"environment variable LINATTN_PRODUCTS: {error}")
-    try:
         if amx:
             _set_amx(amx)
     except ValueError as error:
         _refuse(f"environment variable LINATTN_AMX is {amx!r}: {error}")
+    try:
+        if of_operands:
+            set_products(of_operands)
+    except ValueError as error:
+        _refuse(f"environment variable LINATTN_PRODUCTS: {error}")
     try:
         set_num_threads(int(threads) if threads else _default_threads())
     except ValueError:

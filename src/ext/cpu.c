@@ -148,7 +148,7 @@ enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 static const struct isa *usable[NISAS + 1]; /* best first, terminated by NULL */
 static _Atomic(const struct isa *) selected;
 static int has_pairs;
-static atomic_int pairs, amx;
+static atomic_int pairs, amx, amx_chosen;
 static _Thread_local const struct isa *held;
 static _Thread_local enum la_products held_products;
 static _Thread_local int holds;
@@ -203,6 +203,9 @@ la_cpu_products(void)
 void
 la_cpu_select_products(int of_pairs)
 {
+    if (of_pairs && !atomic_exchange(&amx_chosen, 1)) {
+        la_cpu_select_amx(LA_AMX_ON); /* without it, pairs are multiplied one by one */
+    }
     atomic_store(&pairs, of_pairs);
 }
 
@@ -241,6 +244,7 @@ la_cpu_select_amx(enum la_amx choice)
         atomic_store(&permitted, 1);
     }
     atomic_store(&amx, choice);
+    atomic_store(&amx_chosen, 1);
     return NULL;
 }
 

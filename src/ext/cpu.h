@@ -27,7 +27,8 @@ int la_cpu_select(const char *name);
 const char *la_cpu_selected(void);
 
 /* What products of bfloat16 operands are of, held like the kernels: floats, or pairs if
- * that was selected. */
+ * that was selected.  The first selection of pairs also selects AMX where it is, unless
+ * la_cpu_select_amx was called before. */
 enum la_products la_cpu_products(void);
 void la_cpu_select_products(int pairs);
 int la_cpu_selected_pairs(void);

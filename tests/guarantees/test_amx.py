@@ -1,8 +1,9 @@
 """Products of bfloat16 operands by AMX: when they are chosen, and the sums that they compute.
 
 The instructions run on processors with AMX alone.  Their sums are tested in plain C, which the same
-kernels call in their place (src/kernel/tiles/amx.h); test_products.py has the guarantees.  And the
-instructions themselves are computed by a signal handler (trapped_amx.c), to the same bits.
+kernels call in their place (src/kernel/tiles/amx.h); test_products.py has the guarantees.  The
+instructions themselves have the same bits: on a processor with AMX or, elsewhere, computed by a
+signal handler (trapped_amx.c).
 """
 
 import json
@@ -24,6 +25,8 @@ BFLOAT = np.dtype(ml_dtypes.bfloat16)
 OFF, ON, PLAIN, TRAPPED = range(4)
 ISAS = settings.available_isas()
 WITHOUT_FMA = "x86-64-v2", "generic"
+CHOICES = """import linattn; from linattn import _linattn; print(_linattn.get_amx())
+for name in ("bfloat16", "float32"): linattn.set_products(name); print(_linattn.get_amx())"""
 INFO = "import sys, linattn.__main__ as m; sys.exit(m.main(['info', '--json']))"
 
 
@@ -45,13 +48,25 @@ def plain(isa):
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])
-def test_off_by_default(interpreter, monkeypatch, value):
+def test_used_by_default_where_it_is(interpreter, monkeypatch, value):
+    """From the first choice of products of bfloat16 on."""
     monkeypatch.delenv("LINATTN_AMX", raising=False)
+    monkeypatch.delenv("LINATTN_PRODUCTS", raising=False)
     given = {} if value is None else {"LINATTN_AMX": value}
+    used = _linattn.has_amx and value != "0"
     stdout, _ = interpreter(INFO, LINATTN_PRODUCTS="bfloat16", **given)
-    assert json.loads(stdout)["AMX-BF16"] == ("off" if _linattn.has_amx else "not available")
-    stdout, _ = interpreter("from linattn import _linattn; print(_linattn.get_amx())", **given)
-    assert stdout.strip() == "0"
+    expected = "not available" if not _linattn.has_amx else "on" if used else "off"
+    assert json.loads(stdout)["AMX-BF16"] == expected
+    stdout, _ = interpreter(CHOICES, **given)
+    assert stdout.split() == ["0", str(int(used)), str(int(used))]
+
+
+def test_a_choice_is_kept(interpreter, monkeypatch):
+    """Products of bfloat16 leave it as it is."""
+    monkeypatch.delenv("LINATTN_AMX", raising=False)
+    monkeypatch.delenv("LINATTN_PRODUCTS", raising=False)
+    stdout, _ = interpreter(f"from linattn import _linattn; _linattn.set_amx(2); {CHOICES}")
+    assert stdout.split() == ["2", "2", "2"]
 
 
 def test_on_or_an_error_that_says_why(interpreter):
@@ -359,6 +374,9 @@ def test_instructions(interpreter, tmp_path):
     assert stdout.strip() == "done"
 
 
+TILE_INSTRUCTIONS = "tilezero", "tileloadd", "tilestored", "tdpbf16ps"
+
+
 @pytest.mark.slow
 @pytest.mark.any_isa
 def test_each_function_with_tiles_sets_them_up_and_releases_them():
@@ -372,11 +390,11 @@ def test_each_function_with_tiles_sets_them_up_and_releases_them():
     for function in functions:
         words = [line.split("\t")[1].split() for line in function.splitlines() if "\t" in line]
         names = [x[0] for x in words]
-        tiles = [i for i, x in enumerate(names) if x in ("tileloadd", "tilestored", "tdpbf16ps")]
+        tiles = [i for i, x in enumerate(names) if x in TILE_INSTRUCTIONS]
         assert names.count("ldtilecfg") == 1
         assert names.index("ldtilecfg") < min(tiles)
         assert names.count("tilerelease") >= 1
         multiplied = {x[1] for x in words if x[0] == "tdpbf16ps"}
-        assert multiplied <= {f"tmm{i},tmm{j},tmm{j + 1}" for i in range(4) for j in (4, 6)}
+        assert multiplied <= {f"tmm{i},tmm4,tmm{5 + i % 3}" for i in range(4)}
         stored = {x[-1] for x in words if x[0] == "tilestored"}
         assert all(x.rpartition(",")[2] in {f"tmm{i}" for i in range(4)} for x in stored)

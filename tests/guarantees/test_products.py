@@ -192,7 +192,7 @@ def as_operand(x):
 def rounded_twin(q, k, v, amx):
     """Unnormalised `causal` with rounded scores and states; integers, so that all else is exact.
 
-    The scores of the four tokens around a token's own are not rounded (micro.h).
+    Without AMX, the scores of the four tokens around a token's own are not rounded (micro.h).
     """
     n, rows = len(q), 32 if q.shape[-1] <= 192 and not amx else 64
     s = np.zeros((q.shape[-1], v.shape[-1]))
@@ -200,7 +200,7 @@ def rounded_twin(q, k, v, amx):
     for i in range(0, n, rows):
         a, b, c = (x[i : i + rows] for x in (q, k, v))
         x, at = a @ b.T, np.arange(len(a))
-        own = at[:, None] // 4 == at // 4
+        own = (at[:, None] // 4 == at // 4) & (not amx)
         out.append(np.where(own, np.tril(x), np.tril(as_operand(x))) @ c + a @ as_operand(s))
         s = s + b.T @ c
     return np.concatenate(out), s

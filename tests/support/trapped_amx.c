@@ -24,7 +24,7 @@ struct configuration {
 static struct configuration now; /* palette 0: none */
 static uint8_t tiles[8][16][64];
 
-enum { LDTILECFG, TILERELEASE, TILELOADD, TILESTORED, TDPBF16PS, KINDS };
+enum { LDTILECFG, TILERELEASE, TILELOADD, TILESTORED, TDPBF16PS, TILEZERO, KINDS };
 static long counts[KINDS];
 
 long
@@ -230,6 +230,11 @@ on_illegal(int signal, siginfo_t *info, void *machine)
     case 0x4b20:
         store(x.address, x.stride, x.reg);
         counts[TILESTORED]++;
+        break;
+    case 0x4931:
+        need(x.reg);
+        memset(tiles[x.reg], 0, sizeof(tiles[x.reg]));
+        counts[TILEZERO]++;
         break;
     case 0x5c21:
         multiply(x.reg, x.rm, x.vvvv);

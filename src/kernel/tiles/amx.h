@@ -1,6 +1,5 @@
 /* amx.h: products of blocks of pairs (pairs.h) by AMX, or by plain C that computes the
- * same sums.  No processor with AMX was available: the instructions have only run in a
- * signal handler that computes them (tests/support/trapped_amx.c).
+ * same sums.
  *
  * A tile register holds up to 16 rows of 64 bytes.  TDPBF16PS adds to each number z of
  * one register the product of a row of pairs x and a column of pairs y of two others:
@@ -10,18 +9,18 @@
  * e and o are chains of multiply-adds that begin with 0.  Each of these and both
  * additions are rounded to nearest; subnormal numbers are zeros, among operands and
  * results (Intel, Software Developer's Manual, volume 2).  Sums longer than 16 pairs
- * are cut into parts of 16 and, if 8 or fewer are left, of 8.  Plain C without fused
+ * are cut into parts of 16, the last of which ends with zeros.  Plain C without fused
  * multiply-adds rounds products below 2^-126 before it adds them.
  *
  * Both implementations run the functions below, which contain one instruction each. */
 #ifndef LA_AMX_H
 #define LA_AMX_H
 
-#include "pairs.h"
+#include "pair_transpose.h"
 
 #if LA_HAS_HALVES
-/* What LDTILECFG reads.  Registers 0 to 3 hold sums, 4 and 6 rows of pairs, 5 and 7
- * columns of pairs, of which 6 and 7 hold half as many. */
+/* What LDTILECFG reads.  Registers 0 to 3 hold sums, 4 rows of pairs, and 5 to 7 columns
+ * of pairs: more than one, so that loads need not wait for products. */
 static const struct {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16]; /* per row */
@@ -29,10 +28,18 @@ static const struct {
 } amx_registers = {
     .palette = 1,
     .bytes = {LA_VBYTES, LA_VBYTES, LA_VBYTES, LA_VBYTES, 4 * LA_AMX_PAIRS, LA_VBYTES,
-              4 * LA_AMX_HALF, LA_VBYTES},
+              LA_VBYTES, LA_VBYTES},
     .rows = {LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS,
-             LA_AMX_PAIRS, LA_AMX_ROWS, LA_AMX_HALF},
+             LA_AMX_PAIRS, LA_AMX_PAIRS, LA_AMX_PAIRS},
 };
+enum { LA_AMX_LEFT = 4, LA_AMX_RIGHT = 5 };
+
+/* The register of columns that register `sum` is a product of. */
+INLINE int
+amx_right(const int sum)
+{
+    return LA_AMX_RIGHT + sum % 3;
+}
 _Static_assert(sizeof(amx_registers) == 64, "as LDTILECFG reads it");
 _Static_assert(NR <= 4, "a register for each vector of a tile");
 
@@ -121,19 +128,18 @@ plain_amx_store(T *p, ptrdiff_t ld, const struct amx_register *all, int from)
                          : "r"(p), "r"(step)                                           \
                          : "memory");                                                  \
         break;
-#define LA_AMX_MULTIPLY(sum)                                                           \
+#define LA_AMX_ZERO(sum)                                                               \
     case sum:                                                                          \
-        if (half) {                                                                    \
-            __asm__ volatile("tdpbf16ps %%tmm7, %%tmm6, %%tmm" #sum : : : "memory");   \
-        }                                                                              \
-        else {                                                                         \
-            __asm__ volatile("tdpbf16ps %%tmm5, %%tmm4, %%tmm" #sum : : : "memory");   \
-        }                                                                              \
+        __asm__ volatile("tilezero %%tmm" #sum : : :);                                 \
+        break;
+#define LA_AMX_MULTIPLY(sum, right)                                                    \
+    case sum:                                                                          \
+        __asm__ volatile("tdpbf16ps %%tmm" #right ", %%tmm4, %%tmm" #sum : : :);       \
         break;
 #define LA_AMX_SUMS(of) of(0) of(1) of(2) of(3)
 #endif
 
-/* Register `to` = rows ld apart. */
+/* Register `to`, of rows or columns of pairs, = rows ld apart. */
 INLINE void
 amx_load(struct amx_register *all, const int to, const T *p, ptrdiff_t ld,
          const enum la_products by)
@@ -142,7 +148,6 @@ amx_load(struct amx_register *all, const int to, const T *p, ptrdiff_t ld,
     if (by == LA_AMX_PRODUCTS) {
         const ptrdiff_t step = ld * (ptrdiff_t)sizeof(T);
         switch (to) {
-            LA_AMX_SUMS(LA_AMX_LOAD)
             LA_AMX_LOAD(4)
             LA_AMX_LOAD(5)
             LA_AMX_LOAD(6)
@@ -172,21 +177,39 @@ amx_store(T *p, ptrdiff_t ld, const struct amx_register *all, const int from,
     plain_amx_store(p, ld, all, from);
 }
 
-/* Register `sum` += registers 4 and 5 or, if `half`, 6 and 7. */
+/* Register `sum` = 0. */
 INLINE void
-amx_multiply(struct amx_register *all, const int sum, const int half,
-             const enum la_products by)
+amx_clear(struct amx_register *all, const int sum, const enum la_products by)
 {
 #if LA_HAS_AMX
     if (by == LA_AMX_PRODUCTS) {
         switch (sum) {
-            LA_AMX_SUMS(LA_AMX_MULTIPLY)
+            LA_AMX_SUMS(LA_AMX_ZERO)
         }
         return;
     }
 #endif
     (void)by;
-    plain_amx_multiply(all, sum, half ? 6 : 4, half ? 7 : 5);
+    memset(&all[sum], 0, sizeof(all[sum]));
+}
+
+/* Register `sum` += the product of the rows and amx_right(sum). */
+INLINE void
+amx_multiply(struct amx_register *all, const int sum, const enum la_products by)
+{
+#if LA_HAS_AMX
+    if (by == LA_AMX_PRODUCTS) {
+        switch (sum) {
+            LA_AMX_MULTIPLY(0, 5)
+            LA_AMX_MULTIPLY(1, 6)
+            LA_AMX_MULTIPLY(2, 7)
+            LA_AMX_MULTIPLY(3, 5)
+        }
+        return;
+    }
+#endif
+    (void)by;
+    plain_amx_multiply(all, sum, LA_AMX_LEFT, amx_right(sum));
 }
 
 /* Sets the registers up, and gives them back.  A kernel uses them between these two
@@ -215,60 +238,46 @@ amx_end(const enum la_products by)
     (void)by;
 }
 
-/* Adds a part of a product, beginning with the pairs at a and b. */
+/* The nr sums of LA_AMX_ROWS rows = 0. */
 INLINE void
-amx_part(struct amx_register *all, const int nr, struct block a, struct block b,
-         const int half, const enum la_products by)
+amx_clear_sums(struct amx_register *all, const int nr, const enum la_products by)
 {
-    amx_load(all, half ? 6 : 4, a.x, a.ld, by);
     LA_EACH(j, nr) {
-        amx_load(all, half ? 7 : 5, &b.x[j * VL], b.ld, by);
-        amx_multiply(all, j, half, by);
+        amx_clear(all, j, by);
     }
 }
 
-/* c (LA_AMX_ROWS, nr) += A B.  Both hold zeros up to a multiple of LA_AMX_HALF pairs;
- * rows of A past its last one may hold anything. */
+/* They += A B.  Both hold zeros up to a multiple of LA_AMX_PAIRS pairs; rows of A past
+ * its last one may hold anything. */
 INLINE void
-amx_product(vec c[][NR], const int nr, struct block a, struct block b, ptrdiff_t pairs,
-            const enum la_products by)
+amx_add_product(struct amx_register *all, const int nr, struct block a, struct block b,
+                ptrdiff_t pairs, const enum la_products by)
 {
-    struct amx_register all[8];
-    ptrdiff_t l = 0;
-    if (pairs <= 0) {
-        return;
+    for (ptrdiff_t l = 0; l < pairs; l += LA_AMX_PAIRS) {
+        amx_load(all, LA_AMX_LEFT, &a.x[l], a.ld, by);
+        LA_EACH(j, nr) {
+            amx_load(all, amx_right(j), &b.x[l * b.ld + j * VL], b.ld, by);
+            amx_multiply(all, j, by);
+        }
     }
-    LA_EACH(j, nr) {
-        amx_load(all, j, (const T *)&c[0][j], NR * VL, by);
-    }
-    for (; l + LA_AMX_HALF < pairs; l += LA_AMX_PAIRS) {
-        amx_part(all, nr, block_at(a, 0, l), block_at(b, l, 0), 0, by);
-    }
-    if (l < pairs) {
-        amx_part(all, nr, block_at(a, 0, l), block_at(b, l, 0), 1, by);
-    }
-    LA_EACH(j, nr) {
-        amx_store((T *)&c[0][j], NR * VL, all, j, by);
-    }
-}
-#else
-INLINE void
-amx_begin(const enum la_products by)
-{
-    (void)by;
 }
 
+/* The first `rows` rows of x = the sums. */
 INLINE void
-amx_end(const enum la_products by)
+amx_store_sums(struct block x, const struct amx_register *all, const int nr,
+               ptrdiff_t rows, const enum la_products by)
 {
-    (void)by;
-}
-
-INLINE void
-amx_product(vec c[][NR], const int nr, struct block a, struct block b, ptrdiff_t pairs,
-            const enum la_products by)
-{
-    (void)c, (void)nr, (void)a, (void)b, (void)pairs, (void)by;
+    LA_EACH(j, nr) {
+        _Alignas(LA_ALIGN) T room[LA_AMX_ROWS * VL];
+        if (rows >= LA_AMX_ROWS) {
+            amx_store(&x.x[j * VL], x.ld, all, j, by);
+            continue;
+        }
+        amx_store(room, VL, all, j, by);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            vstore(&x.x[i * x.ld + j * VL], vload(&room[i * VL]));
+        }
+    }
 }
 #endif
 

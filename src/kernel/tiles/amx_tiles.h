@@ -1,82 +1,243 @@
 /* amx_tiles.h: the tiles of micro.h by AMX: LA_AMX_ROWS rows from i (or l) on, as far
  * as they exist, of one column tile of nr vectors.
  *
- * Sums pass through an array instead of registers.  Their order follows from the
- * positions of tokens in their chunk alone. */
+ * Tiles also hold scores of tokens that their rows must not see: zeros.  Zero times inf
+ * or NaN is NaN, so values that are not finite are zeros there, too, and are multiplied
+ * apart from the others, one by one.  With the sum of that part the first one, no bit of
+ * a row depends on such values, not even the sign of a zero.  The order of sums follows
+ * from the positions of tokens in their chunk alone. */
 #ifndef LA_AMX_TILES_H
 #define LA_AMX_TILES_H
 
 #include "micro.h"
 
-/* c += rows of X V, in pairs.  A tile register may hold no scores but those of tokens
- * before (upper: after) all of its rows; the others are multiplied as without AMX. */
-INLINE void
-amx_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int nr,
-             struct block v, struct block values, const enum la_products by)
-{
-    const ptrdiff_t rows = round_up(s->rows, MR), all = lanes_of(s->rows, by);
-    const ptrdiff_t from = lanes_of(i, by), next = lanes_of(i + LA_AMX_ROWS, by);
-    const struct block far = s->pairs.dots;
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && i + r < rows; r += MR) {
-        tile_rows_of_triangle(c + r, s, i + r, MR, nr, v, values, from,
-                              next < all ? next : all, one_by_one(by));
-    }
-    if (s->upper) {
-        amx_product(c, nr, block_at(far, i, next), block_at(values, next, 0),
-                    all - next, by);
-    }
-    else {
-        amx_product(c, nr, block_at(far, i, 0), values, from, by);
-    }
-}
+#if LA_HAS_HALVES
+/* What the tiles of one column tile read and write. */
+struct amx_sweep {
+    const struct sweep *of;
+    ptrdiff_t col, rows;    /* rows: of the sweep, rounded up to MR */
+    struct block s, values; /* pairs of rows of S and of V */
+    struct block finite;    /* V with zeros for inf and NaN; the same block if finite */
+    struct block o;         /* O, from the column on */
+    struct amx_register *all;
+};
 
-/* Rows of O = bias + X V + A S, as read_tile. */
+/* The sums += rows of X V.  Part `own` holds the rows' own tokens. */
 INLINE void
-amx_read_tile(const struct sweep *c, ptrdiff_t col, struct block s, struct block values,
-              ptrdiff_t k, ptrdiff_t kc, ptrdiff_t i, const int nr,
-              const enum la_products by)
-{
-    vec acc[LA_AMX_ROWS][NR];
-    la_fetch_some(c->ahead);
-    begin_tile(c, col, k, acc, LA_AMX_ROWS, nr);
-    if (k == 0 && c->dots.x != NULL) {
-        amx_triangle(acc, c, i, nr, block_at(c->v, 0, col), values, by);
-    }
-    amx_product(acc, nr, block_at(c->pairs.a, i, lanes_of(k, by)), s, lanes_of(kc, by),
-                by);
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && i + r < c->rows; r += MR) {
-        store_tile(c, col, i + r, acc + r, k > 0, MR, nr);
-    }
-}
-
-/* Rows of the next S, as write_tile, up to `end`. */
-INLINE void
-amx_write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
-               struct state_tile to, ptrdiff_t l, ptrdiff_t end, const int compensated,
-               const int nr, const enum la_products by)
-{
-    vec acc[LA_AMX_ROWS][NR];
-    la_fetch_some(c->ahead);
-    clear_tile(acc, LA_AMX_ROWS, nr);
-    amx_product(acc, nr, block_at(c->pairs.b, l, 0), values, lanes_of(c->rows, by), by);
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && l + r < end; r += MR) {
-        add_chunk(c, col, to, l + r, acc + r, compensated, MR, nr);
-    }
-}
-
-/* A vector of scores of each row, from column `col` on. */
-INLINE void
-amx_score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col,
+amx_add_tokens(const struct amx_sweep *c, ptrdiff_t i, const int nr,
                const enum la_products by)
 {
-    vec acc[LA_AMX_ROWS][NR];
-    clear_tile(acc, LA_AMX_ROWS, 1);
-    la_fetch_some(c->ahead);
-    amx_product(acc, 1, block_at(c->pairs.a, i, 0), block_at(c->pairs.keys, 0, col),
-                lanes_of(c->K, by), by);
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && i + r < round_up(c->rows, MR); r++) {
-        vstore(&c->dots.x[(i + r) * c->dots.ld + col], acc[r][0]);
+    const ptrdiff_t own = i / 2 / LA_AMX_PAIRS * LA_AMX_PAIRS,
+                    next = own + LA_AMX_PAIRS;
+    const struct block x = block_at(c->of->pairs.dots, i, 0);
+    amx_add_product(c->all, nr, block_at(x, 0, own), block_at(c->finite, own, 0),
+                    LA_AMX_PAIRS, by);
+    if (c->of->upper) {
+        amx_add_product(c->all, nr, block_at(x, 0, next), block_at(c->values, next, 0),
+                        lanes_of(c->of->rows, by) - next, by);
+    }
+    else {
+        amx_add_product(c->all, nr, x, c->values, own, by);
     }
 }
+
+/* Rows of O = X V + A S, but for what amx_finish_row adds. */
+INLINE void
+amx_read_rows(const struct amx_sweep *c, ptrdiff_t i, const int nr,
+              const enum la_products by)
+{
+    const struct sweep *s = c->of;
+    la_fetch_some(s->ahead);
+    amx_clear_sums(c->all, nr, by);
+    if (s->dots.x != NULL) {
+        amx_add_tokens(c, i, nr, by);
+    }
+    amx_add_product(c->all, nr, block_at(s->pairs.a, i, 0), c->s, lanes_of(s->K, by),
+                    by);
+    amx_store_sums(block_at(c->o, i, 0), c->all, nr, c->rows - i, by);
+}
+
+/* Row i of O += scores of the tokens of its own part, times values that are not
+ * finite. */
+static __attribute__((noinline, cold)) void
+add_odd_values(const struct amx_sweep *c, ptrdiff_t i, int nr)
+{
+    const ptrdiff_t part = 2 * LA_AMX_PAIRS, own = i / part * part, end = own + part;
+    const ptrdiff_t first = c->of->upper ? i : own, rows = c->of->rows;
+    const ptrdiff_t last = c->of->upper ? (end < rows ? end : rows) : i + 1;
+    for (ptrdiff_t t = first; t < last; t++) {
+        const vec x = vset1(c->of->dots.x[i * c->of->dots.ld + t]);
+        for (ptrdiff_t j = 0; j < nr; j++) {
+            const vec pair = vload(&c->values.x[t / 2 * c->values.ld + j * VL]);
+            const vec y = t % 2 == 0 ? low_of_pairs(pair) : high_of_pairs(pair);
+            T *o = &c->o.x[i * c->o.ld + j * VL];
+            vstore(o, vselect(y - y == (vec){0}, vload(o), vfma(x, y, vload(o))));
+        }
+    }
+}
+
+/* O += bias and what values that are not finite add. */
+INLINE void
+amx_finish_rows(const struct amx_sweep *c, const int nr)
+{
+    const struct sweep *s = c->of;
+    const int odd = s->dots.x != NULL && c->finite.x != c->values.x;
+    for (ptrdiff_t i = 0; (s->bias != NULL || odd) && i < c->rows; i++) {
+        T *o = &c->o.x[i * c->o.ld];
+        LA_EACH(j, nr) {
+            if (s->bias != NULL) {
+                vstore(&o[j * VL],
+                       vload(&o[j * VL]) + vload(&s->bias[c->col + j * VL]));
+            }
+        }
+        if (odd && i < s->rows) {
+            add_odd_values(c, i, nr);
+        }
+    }
+}
+
+/* O = bias + X V + A S, for one column tile. */
+INLINE void
+amx_read_tiles(const struct amx_sweep *c, const int nr, const enum la_products by)
+{
+    for (ptrdiff_t i = 0; i < c->rows; i += LA_AMX_ROWS) {
+        amx_read_rows(c, i, nr, by);
+    }
+    amx_finish_rows(c, nr);
+}
+
+/* The next S from rows of B^T V, as far as they exist, for one column tile. */
+INLINE void
+amx_add_rows(const struct amx_sweep *c, const T *sums, struct state_tile to,
+             ptrdiff_t l, const int compensated, const int nr)
+{
+    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && l + r < c->of->K; r += MR) {
+        add_sums(c->of, c->col, to, l + r, sums + r * nr * VL, compensated, nr);
+    }
+}
+
+/* The next S, for one column tile. */
+INLINE void
+amx_write_tiles(const struct amx_sweep *c, struct state_tile to, const int compensated,
+                const int nr, const enum la_products by)
+{
+    _Alignas(LA_ALIGN) T room[2][LA_AMX_ROWS * NR * VL];
+    const struct sweep *s = c->of;
+    int turn = 0;
+    for (ptrdiff_t l = 0; l < s->K + LA_AMX_ROWS; l += LA_AMX_ROWS, turn ^= 1) {
+        if (l < s->K) {
+            la_fetch_some(s->ahead);
+            amx_clear_sums(c->all, nr, by);
+            amx_add_product(c->all, nr, block_at(s->pairs.b, l, 0), c->values,
+                            lanes_of(s->rows, by), by);
+            amx_store_sums((struct block){room[turn], nr * VL}, c->all, nr, LA_AMX_ROWS,
+                           by);
+        }
+        if (l > 0) {
+            amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_ROWS, compensated, nr);
+        }
+    }
+}
+
+/* Pairs of `rows` rows, with zeros for inf and NaN; in `room` if there are any. */
+static struct block
+finite_pairs(T *room, struct block x, ptrdiff_t rows, ptrdiff_t cols)
+{
+    const struct block y = {room, cols};
+    const ivec most = (ivec){0} + 0x7f80, low = (ivec){0} + 0xffff;
+    ivec odd = {0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const ivec pair = (ivec)vload(&x.x[i * x.ld + j]);
+            const ivec first = (pair & most) == most;
+            const ivec second = (pair >> 16 & most) == most;
+            odd |= first | second;
+            vstore(&y.x[i * cols + j],
+                   (vec)(pair & ~((first & low) | (second & ~low))));
+        }
+    }
+    return vany(odd) ? y : x;
+}
+
+/* Makes the pairs of V and S; `finite` is room for as many pairs as those of V. */
+static __attribute__((noinline)) void
+amx_make_pairs(struct amx_sweep *c, T *s, T *finite, ptrdiff_t width, int what)
+{
+    const struct sweep *of = c->of;
+    const enum la_products by = of->pairs.by;
+    if (what & LA_WRITE || of->dots.x != NULL) {
+        const ptrdiff_t lanes = padded_lanes(of->rows, by);
+        const int odd =
+            pair_rows(c->values, block_at(of->v, 0, c->col), of->rows, width, by);
+        clear_rows(c->values, lanes_of(of->rows, by), lanes);
+        if (odd && what & LA_READ && of->dots.x != NULL) {
+            c->finite = finite_pairs(finite, c->values, lanes, width);
+        }
+    }
+    if (what & LA_READ) {
+        paired(of->pairs.s.x, (struct block){s, width}, of->K, width, by);
+    }
+}
+
+/* Reads, then writes, one column tile of nr vectors. */
+INLINE void
+amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
+          const enum la_products by)
+{
+    const ptrdiff_t at = col * round_up(s->K, MR);
+    struct amx_register all[8];
+    LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
+    LA_PANEL(finite, LA_PAIRED_ROWS, nr, by);
+    struct amx_sweep c = {.of = s,
+                          .col = col,
+                          .rows = round_up(s->rows, MR),
+                          .s = {s->pairs.s.x, nr * VL},
+                          .values = {room, nr * VL},
+                          .finite = {room, nr * VL},
+                          .o = block_at(s->o, 0, col),
+                          .all = all};
+    amx_make_pairs(&c, s->s + at, finite, nr * VL, what);
+    amx_begin(by);
+    if (what & LA_READ) {
+        amx_read_tiles(&c, nr, by);
+    }
+    if (what & LA_WRITE && s->lost != NULL && !s->fades) {
+        amx_write_tiles(&c, state_tile(s, at), 1, nr, by);
+    }
+    else if (what & LA_WRITE) {
+        amx_write_tiles(&c, state_tile(s, at), 0, nr, by);
+    }
+    amx_end(by);
+}
+
+/* Vectors of scores of each row, from column `col` on. */
+INLINE void
+amx_score_tile(const struct sweep *c, struct amx_register *all, ptrdiff_t i,
+               ptrdiff_t col, const int nr, const enum la_products by)
+{
+    la_fetch_some(c->ahead);
+    amx_clear_sums(all, nr, by);
+    amx_add_product(all, nr, block_at(c->pairs.a, i, 0),
+                    block_at(c->pairs.keys, 0, col), lanes_of(c->K, by), by);
+    amx_store_sums(block_at(c->dots, i, col), all, nr, round_up(c->rows, MR) - i, by);
+}
+
+/* The scores of a chunk. */
+INLINE void
+amx_score_tiles(const struct sweep *c, const enum la_products by)
+{
+    const ptrdiff_t rows = round_up(c->rows, MR);
+    struct amx_register all[8];
+    amx_begin(by);
+    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_ROWS) {
+        const ptrdiff_t next = i + LA_AMX_ROWS, part = 2 * LA_AMX_PAIRS;
+        const ptrdiff_t first = c->upper ? i / part * part : 0;
+        const ptrdiff_t end = c->upper || rows < next ? rows : next;
+        LA_BY_TILES(round_up(end, VL) - first,
+                    amx_score_tile(c, all, i, first + col, nr, by));
+    }
+    amx_end(by);
+}
+#endif
 
 #endif

@@ -34,8 +34,17 @@ struct sweep {
     int upper;            /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
     struct pairs pairs;     /* all zeros: products of floats */
-    int scored; /* scores made the pairs of A, which has not changed since */
+    int scored; /* scores made the pairs of A and B, which have not changed since */
 };
+
+/* Makes the pairs of A. */
+INLINE void
+pair_rows_of_a(const struct sweep *c)
+{
+    const enum la_products by = c->pairs.by;
+    const ptrdiff_t width = by_amx(by) ? 2 * padded_lanes(c->K, by) : 2 * c->pairs.a.ld;
+    pair_columns(c->pairs.a, c->a, round_up(c->rows, MR), c->K, width, by);
+}
 
 /* c (rows, nr) += A (rows, k) B (k, nr); the block a holds A or, if `transposed`,
  * A^T.  Of pairs, k counts the pairs. */
@@ -295,6 +304,20 @@ add_chunk(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t 
         return;
     }
     add_tile(to, l, acc, compensated, rows, nr);
+}
+
+/* MR rows of the next S, from those of B^T V at `sums`, nr vectors each. */
+INLINE void
+add_sums(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+         const T *sums, const int compensated, const int nr)
+{
+    vec acc[MR][NR];
+    LA_EACH(r, MR) {
+        LA_EACH(j, nr) {
+            acc[r][j] = vload(&sums[(r * nr + j) * VL]);
+        }
+    }
+    add_chunk(c, col, to, l, acc, compensated, MR, nr);
 }
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is

@@ -21,6 +21,7 @@ struct pairs {
     enum la_products by;
     struct block a, keys; /* of the rows of A and of B */
     struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
+    struct block s;       /* with AMX: of the columns of a column tile of S */
 };
 
 /* Whether products are of 16 rows at a time (amx.h). */
@@ -160,26 +161,29 @@ pair_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
     return far;
 }
 
-static void
+/* The same.  Returns whether a number may not be finite. */
+static int
 pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
           enum la_products by)
 {
     if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
         pair_rows_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
         pair_rows_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
+        return 1;
     }
+    return 0;
 }
 
-/* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols. */
+/* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols, up
+ * to `width` rounded up to whole vectors. */
 INLINE int
 pair_columns_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                const enum la_products by)
+                ptrdiff_t width, const enum la_products by)
 {
     int far = 0;
 #if defined(__AVX512F__)
     __m512i most = _mm512_setzero_si512();
 #endif
-    const ptrdiff_t width = 2 * dst.ld;
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *row = src.x + i * src.ld;
         ptrdiff_t j = 0;
@@ -214,26 +218,27 @@ pair_columns_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t co
 
 static void
 pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-             enum la_products by)
+             ptrdiff_t width, enum la_products by)
 {
     if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
-        pair_columns_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
-        pair_columns_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
+        pair_columns_by(dst, src, rows, cols, width, LA_NATIVE_PRODUCTS)) {
+        pair_columns_by(dst, src, rows, cols, width, LA_BFLOAT_PRODUCTS);
     }
 }
 #else
-static void
+static int
 pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
           enum la_products by)
 {
     (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+    return 0;
 }
 
 static void
 pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-             enum la_products by)
+             ptrdiff_t width, enum la_products by)
 {
-    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+    (void)dst, (void)src, (void)rows, (void)cols, (void)width, (void)by;
 }
 #endif
 
@@ -244,58 +249,11 @@ lanes_of(ptrdiff_t rows, const enum la_products by)
     return by == LA_FLOAT_PRODUCTS ? rows : (rows + 1) / 2;
 }
 
-/* How many are multiplied: with AMX, up to 7 zeros follow. */
+/* How many are multiplied: with AMX, up to 15 zeros follow. */
 INLINE ptrdiff_t
 padded_lanes(ptrdiff_t rows, const enum la_products by)
 {
-    return round_up(lanes_of(rows, by), by_amx(by) ? LA_AMX_HALF : 1);
-}
-
-/* dst^T = the first `some` rows of the VL x VL lanes at src, then zeros. */
-INLINE void
-store_transposed(struct block dst, const T *src, ptrdiff_t some)
-{
-    vec x[VL];
-    LA_EACH(i, VL) {
-        x[i] = i < some ? vload(&src[i * VL]) : (vec){0};
-    }
-    vtranspose(x);
-    LA_EACH(i, VL) {
-        vstore(&dst.x[i * dst.ld], x[i]);
-    }
-}
-
-/* Lane j of row l of dst: columns 2 l and 2 l + 1 of row j of src; zeros past rows and
- * cols. */
-static void
-pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                enum la_products by)
-{
-    _Alignas(LA_ALIGN) T room[VL * VL];
-    const struct block part = {room, VL};
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        const ptrdiff_t some = rows - j < VL ? rows - j : VL;
-        for (ptrdiff_t l = 0; l < padded_lanes(cols, by); l += VL) {
-            pair_columns(part, block_at(src, j, 2 * l), some, cols - 2 * l, by);
-            store_transposed(block_at(dst, l, j), room, some);
-        }
-    }
-}
-
-/* Lane t of row j of dst: rows 2 t and 2 t + 1 of column j of src; zeros past rows. */
-static void
-pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                     enum la_products by)
-{
-    _Alignas(LA_ALIGN) T room[VL * VL];
-    const struct block part = {room, VL};
-    for (ptrdiff_t j = 0; j < cols; j += VL) {
-        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
-            const ptrdiff_t left = rows - 2 * t, some = left < 2 * VL ? left : 2 * VL;
-            pair_rows(part, block_at(src, 2 * t, j), some, VL, by);
-            store_transposed(block_at(dst, j, t), room, (some + 1) / 2);
-        }
-    }
+    return round_up(lanes_of(rows, by), by_amx(by) ? LA_AMX_PAIRS : 1);
 }
 
 /* Room for the pairs of a tile of nr vectors, if it takes pairs. */
@@ -333,17 +291,16 @@ wider_of(ptrdiff_t d, ptrdiff_t m)
     return d > m ? d : m;
 }
 
-/* The same for AMX: tiles read rows and lanes past the last ones, and begin at any row
- * of B that a thread begins with. */
+/* The same for AMX: tiles read rows and lanes past the last ones. */
 static void
 take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
 {
     const ptrdiff_t all = round_up(rows, LA_AMX_ROWS), lanes = padded_lanes(K, x->by);
     x->a = take_block(arena, all, lanes);
-    x->keys = take_block(arena, round_up(lanes, VL), all);
-    x->b = take_block(arena, round_up(K, LA_AMX_ROWS) + LA_AMX_ROWS,
-                      padded_lanes(all, x->by));
-    x->dots = take_block(arena, all, all / 2);
+    x->keys = take_block(arena, lanes, all);
+    x->b = take_block(arena, round_up(K, LA_AMX_ROWS), padded_lanes(all, x->by));
+    x->dots = take_block(arena, all, padded_lanes(all, x->by));
+    x->s = take_block(arena, lanes, NR * VL);
 }
 
 /* Scratch for the pairs of a chunk of `rows` rows, if the head's products take any. */

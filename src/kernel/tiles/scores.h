@@ -80,27 +80,11 @@ score_tiles(const struct sweep *c, const enum la_products by)
     }
 }
 
-/* The same by AMX. */
-INLINE void
-amx_score_tiles(const struct sweep *c, const enum la_products by)
-{
-    const ptrdiff_t rows = round_up(c->rows, MR);
-    amx_begin(by);
-    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_ROWS) {
-        const ptrdiff_t next = i + LA_AMX_ROWS;
-        const ptrdiff_t end = c->upper || rows < next ? rows : next;
-        for (ptrdiff_t col = c->upper ? i : 0; col < end; col += VL) {
-            amx_score_tile(c, i, col, by);
-        }
-    }
-    amx_end(by);
-}
-
 /* Pairs are summed along the columns of B^T, whose lanes are the scores of a row. */
 static __attribute__((noinline)) void
 scores_of_pairs(const struct sweep *c)
 {
-    pair_columns(c->pairs.a, c->a, round_up(c->rows, MR), c->K, c->pairs.by);
+    pair_rows_of_a(c);
     pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
 #if LA_HAS_AMX
     if (c->pairs.by == LA_AMX_PRODUCTS) {
@@ -108,10 +92,12 @@ scores_of_pairs(const struct sweep *c)
         return;
     }
 #endif
+#if LA_HAS_HALVES
     if (by_amx(c->pairs.by)) {
         amx_score_tiles(c, LA_PLAIN_AMX_PRODUCTS);
         return;
     }
+#endif
 #if LA_HAS_HALVES && defined(__AVX512F__)
     if (c->pairs.by == LA_NATIVE_PRODUCTS) {
         score_tiles(c, LA_NATIVE_PRODUCTS);

@@ -15,9 +15,6 @@ read_tiles(const struct sweep *c, ptrdiff_t col, T *s, struct block values,
         const struct block plain = {s + k * nr * VL, nr * VL};
         const struct block part = paired(of_s, plain, kc, nr * VL, by);
         ptrdiff_t i = 0;
-        for (; by_amx(by) && i < c->rows; i += LA_AMX_ROWS) {
-            amx_read_tile(c, col, part, values, k, kc, i, nr, by);
-        }
         for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
             read_tile(c, col, part, values, k, kc, i, 2 * LA_TR, nr, by);
         }
@@ -37,9 +34,6 @@ write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
 {
     const ptrdiff_t end = c->K;
     ptrdiff_t l = 0;
-    for (; by_amx(by) && l < end; l += LA_AMX_ROWS) {
-        amx_write_tile(c, col, values, to, l, end, compensated, nr, by);
-    }
     for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
         write_tile(c, col, values, to, l, compensated, 2 * LA_TR, nr, by);
     }
@@ -59,7 +53,6 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
     const ptrdiff_t at = col * round_up(c->K, MR);
     LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
     struct block values = block_at(c->v, 0, col);
-    amx_begin(by);
     if (what & LA_WRITE || c->dots.x != NULL) {
         values = paired(room, values, c->rows, nr * VL, by);
     }
@@ -72,44 +65,43 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
     else if (what & LA_WRITE) {
         write_tiles(c, col, values, state_tile(c, at), 0, nr, by);
     }
-    amx_end(by);
 }
 
 /* One function for each width and kind of products, shared by all recurrences: tiles
  * are most of the code. */
-#define LA_SWEEP_WIDTH(name, nr, by)                                                   \
+#define LA_SWEEP_WIDTH(name, width, nr, by)                                            \
     static __attribute__((noinline)) void name##_##nr(const struct sweep *c,           \
                                                       ptrdiff_t col, int what)         \
     {                                                                                  \
-        sweep_width(c, col, what, nr, by);                                             \
+        width(c, col, what, nr, by);                                                   \
     }
 #if LA_NR > 2
-#define LA_SWEEP_WIDTHS(name, by)                                                      \
-    LA_SWEEP_WIDTH(name, 1, by)                                                        \
-    LA_SWEEP_WIDTH(name, 2, by)                                                        \
-    LA_SWEEP_WIDTH(name, 3, by)                                                        \
-    LA_SWEEP_WIDTH(name, 4, by)                                                        \
+#define LA_SWEEP_WIDTHS(name, width, by)                                               \
+    LA_SWEEP_WIDTH(name, width, 1, by)                                                 \
+    LA_SWEEP_WIDTH(name, width, 2, by)                                                 \
+    LA_SWEEP_WIDTH(name, width, 3, by)                                                 \
+    LA_SWEEP_WIDTH(name, width, 4, by)                                                 \
     static void (*const name[])(const struct sweep *, ptrdiff_t,                       \
                                 int) = {name##_1, name##_2, name##_3, name##_4};
 #else
-#define LA_SWEEP_WIDTHS(name, by)                                                      \
-    LA_SWEEP_WIDTH(name, 1, by)                                                        \
-    LA_SWEEP_WIDTH(name, 2, by)                                                        \
+#define LA_SWEEP_WIDTHS(name, width, by)                                               \
+    LA_SWEEP_WIDTH(name, width, 1, by)                                                 \
+    LA_SWEEP_WIDTH(name, width, 2, by)                                                 \
     static void (*const name[])(const struct sweep *, ptrdiff_t, int) = {name##_1,     \
                                                                          name##_2};
 #endif
-LA_SWEEP_WIDTHS(sweep_floats, LA_FLOAT_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_floats, sweep_width, LA_FLOAT_PRODUCTS)
 #if LA_HAS_HALVES
-LA_SWEEP_WIDTHS(sweep_pairs, LA_BFLOAT_PRODUCTS)
-LA_SWEEP_WIDTHS(sweep_plain_amx, LA_PLAIN_AMX_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_pairs, sweep_width, LA_BFLOAT_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_plain_amx, amx_sweep, LA_PLAIN_AMX_PRODUCTS)
 #endif
 #if LA_HAS_HALVES && defined(__AVX512F__)
-LA_SWEEP_WIDTHS(sweep_native, LA_NATIVE_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_native, sweep_width, LA_NATIVE_PRODUCTS)
 #else
 #define sweep_native sweep_pairs
 #endif
 #if LA_HAS_AMX
-LA_SWEEP_WIDTHS(sweep_amx, LA_AMX_PRODUCTS)
+LA_SWEEP_WIDTHS(sweep_amx, amx_sweep, LA_AMX_PRODUCTS)
 #else
 #define sweep_amx sweep_plain_amx
 #endif
@@ -142,17 +134,11 @@ carry_width(const struct sweep *c, ptrdiff_t col, const int nr)
     const struct state_tile to = state_tile(c, col * round_up(c->K, MR));
     const int compensated = c->lost != NULL && !c->fades;
     for (ptrdiff_t l = c->first; l < c->end; l += MR) {
-        vec sums[MR][NR];
-        LA_EACH(r, MR) {
-            LA_EACH(j, nr) {
-                sums[r][j] = vload(&to.s[(l + r) * nr * VL + j * VL]);
-            }
-        }
         if (compensated) {
-            add_chunk(c, col, to, l, sums, 1, MR, nr);
+            add_sums(c, col, to, l, to.s + l * nr * VL, 1, nr);
         }
         else {
-            add_chunk(c, col, to, l, sums, 0, MR, nr);
+            add_sums(c, col, to, l, to.s + l * nr * VL, 0, nr);
         }
     }
 }
@@ -180,6 +166,38 @@ carry_tile(const struct sweep *c, ptrdiff_t col, const int nr)
     carry_of[nr - 1](c, col);
 }
 
+/* Zeros for the tokens of a part of row i of X that the row must not see; `own`: its
+ * place in the part. */
+INLINE void
+hide_tokens(T *x, ptrdiff_t own, const int upper)
+{
+    const ivec place = (ivec){0} + (INT)own, low = (ivec){0} + 0xffff;
+    for (ptrdiff_t l = 0; l < LA_AMX_PAIRS; l += VL) {
+        const ivec first = 2 * (viota() + (INT)l), second = first + 1;
+        const ivec seen = upper ? ((first >= place) & low) | ((second >= place) & ~low)
+                                : ((first <= place) & low) | ((second <= place) & ~low);
+        vstore(&x[l], vkeep(seen, vload(&x[l])));
+    }
+}
+
+/* The pairs of the rows of X, as far as tiles hold them. */
+static void
+pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
+{
+    const struct block to = c->pairs.dots;
+    const ptrdiff_t part = 2 * LA_AMX_PAIRS;
+    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_ROWS) {
+        const ptrdiff_t next = i + LA_AMX_ROWS, end = next < rows ? next : rows;
+        const ptrdiff_t own = i / part * part, first = c->upper ? own : 0;
+        const ptrdiff_t cols = (c->upper ? c->rows : end) - first;
+        pair_columns(block_at(to, i, first / 2), block_at(c->dots, i, first), end - i,
+                     cols, round_up(cols, part), c->pairs.by);
+        for (ptrdiff_t r = i; r < end; r++) {
+            hide_tokens(&to.x[r * to.ld + own / 2], r - own, c->upper);
+        }
+    }
+}
+
 /* Makes the pairs that all column tiles share. */
 static void
 pair_operands(const struct sweep *c, int what)
@@ -189,14 +207,24 @@ pair_operands(const struct sweep *c, int what)
     }
     const ptrdiff_t rows = round_up(c->rows, MR);
     if (what & LA_READ && !c->scored) {
-        pair_columns(c->pairs.a, c->a, rows, c->K, c->pairs.by);
+        pair_rows_of_a(c);
     }
-    if (what & LA_READ && c->dots.x != NULL) {
-        pair_columns(c->pairs.dots, c->dots, rows, c->rows, c->pairs.by);
+    if (what & LA_READ && c->dots.x != NULL && by_amx(c->pairs.by)) {
+        pair_seen_scores(c, rows);
     }
-    if (what & LA_WRITE) {
-        (by_amx(c->pairs.by) ? pair_rows_transposed : pair_rows)(
-            c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->pairs.by);
+    else if (what & LA_READ && c->dots.x != NULL) {
+        pair_columns(c->pairs.dots, c->dots, rows, c->rows, 2 * c->pairs.dots.ld,
+                     c->pairs.by);
+    }
+    if (what & LA_WRITE && by_amx(c->pairs.by) && c->scored && c->dots.x != NULL) {
+        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, c->pairs.by);
+    }
+    else if (what & LA_WRITE && by_amx(c->pairs.by)) {
+        pair_rows_transposed(c->pairs.b, c->b, c->rows, round_up(c->K, VL),
+                             c->pairs.by);
+    }
+    else if (what & LA_WRITE) {
+        pair_rows(c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->pairs.by);
     }
 }
 

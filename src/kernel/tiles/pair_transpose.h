@@ -1,0 +1,96 @@
+/* pair_transpose.h: pairs of blocks (pairs.h), transposed. */
+#ifndef LA_PAIR_TRANSPOSE_H
+#define LA_PAIR_TRANSPOSE_H
+
+#include "pairs.h"
+
+/* dst^T = the first `some` rows of the VL x VL lanes of src, then zeros. */
+INLINE void
+store_transposed(struct block dst, struct block src, ptrdiff_t some)
+{
+    vec x[VL];
+    LA_EACH(i, VL) {
+        x[i] = i < some ? vload(&src.x[i * src.ld]) : (vec){0};
+    }
+    vtranspose(x);
+    LA_EACH(i, VL) {
+        vstore(&dst.x[i * dst.ld], x[i]);
+    }
+}
+
+/* Lane j of row l of dst: columns 2 l and 2 l + 1 of row j of src; zeros past rows and
+ * cols. */
+static void
+pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                enum la_products by)
+{
+    _Alignas(LA_ALIGN) T room[VL * VL];
+    const struct block part = {room, VL};
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        const ptrdiff_t some = rows - j < VL ? rows - j : VL;
+        for (ptrdiff_t l = 0; l < padded_lanes(cols, by); l += VL) {
+            pair_columns(part, block_at(src, j, 2 * l), some, cols - 2 * l, 2 * VL, by);
+            store_transposed(block_at(dst, l, j), part, some);
+        }
+    }
+}
+
+/* Lane t of row j of dst: rows 2 t and 2 t + 1 of column j of src; zeros past rows. */
+static void
+pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                     enum la_products by)
+{
+    _Alignas(LA_ALIGN) T room[VL * VL];
+    const struct block part = {room, VL};
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
+            const ptrdiff_t left = rows - 2 * t, some = left < 2 * VL ? left : 2 * VL;
+            pair_rows(part, block_at(src, 2 * t, j), some, VL, by);
+            store_transposed(block_at(dst, j, t), part, (some + 1) / 2);
+        }
+    }
+}
+
+/* Words 2 t of x and y, one after the other, and words 2 t + 1. */
+INLINE void
+split_words(T *even, T *odd, vec x, vec y)
+{
+#if defined(__AVX512F__)
+    typedef uint16_t words __attribute__((vector_size(64)));
+    const words order = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20,
+                         22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42,
+                         44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+    const __m512i a = (__m512i)x, b = (__m512i)y;
+    _mm512_store_si512(even, _mm512_permutex2var_epi16(a, (__m512i)order, b));
+    _mm512_store_si512(odd, _mm512_permutex2var_epi16(a, (__m512i)(order + 1), b));
+#else
+    uint16_t from[4 * VL], to[2][2 * VL];
+    memcpy(from, &x, sizeof(x));
+    memcpy(from + 2 * VL, &y, sizeof(y));
+    for (ptrdiff_t t = 0; t < 2 * VL; t++) {
+        to[0][t] = from[2 * t];
+        to[1][t] = from[2 * t + 1];
+    }
+    memcpy(even, to[0], sizeof(to[0]));
+    memcpy(odd, to[1], sizeof(to[1]));
+#endif
+}
+
+/* pair_rows_transposed of a block of `rows` rows, from its pair_transposed. */
+static void
+split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                 enum la_products by)
+{
+    const ptrdiff_t end = round_up(rows, VL);
+    for (ptrdiff_t l = 0; l < lanes_of(cols, by); l++) {
+        const T *p = &src.x[l * src.ld];
+        T *to = &dst.x[2 * l * dst.ld];
+        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
+            const vec x = 2 * t < end ? vload(&p[2 * t]) : (vec){0};
+            const vec y = 2 * t + VL < end ? vload(&p[2 * t + VL]) : (vec){0};
+            split_words(&to[t], &to[dst.ld + t], x, y);
+        }
+    }
+}
+
+#endif
