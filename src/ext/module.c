@@ -296,6 +296,12 @@ static int
 exec(PyObject *module)
 {
     static int initialized; /* threads belong to the process */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        /* Early versions of NumPy 2 do not refuse it, and calls that take the GIL would hang. */
+        PyErr_SetString(PyExc_ImportError,
+                        "linattn, like NumPy, works in the main interpreter alone");
+        return -1;
+    }
     if (!initialized) {
         if (la_cpu_init() < 0) {
             PyErr_SetString(
