@@ -297,7 +297,7 @@ exec(PyObject *module)
 {
     static int initialized; /* threads belong to the process */
     if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-        /* Early versions of NumPy 2 do not refuse it, and calls that take the GIL would hang. */
+        /* NumPy 2.1 does not refuse it, and calls that take the GIL would hang. */
         PyErr_SetString(PyExc_ImportError,
                         "linattn, like NumPy, works in the main interpreter alone");
         return -1;

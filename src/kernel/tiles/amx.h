@@ -19,8 +19,8 @@
 #include "pair_transpose.h"
 
 #if LA_HAS_HALVES
-/* What LDTILECFG reads.  Registers 0 to 3 hold sums, 4 rows of pairs, and 5 to 7 columns
- * of pairs: more than one, so that loads need not wait for products. */
+/* What LDTILECFG reads.  Registers 0 to 3 hold sums, 4 rows of pairs, and 5 to 7
+ * columns of pairs: more than one, so that loads need not wait for products. */
 static const struct {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16]; /* per row */

@@ -3,8 +3,8 @@
  *
  * Tiles also hold scores of tokens that their rows must not see: zeros.  Zero times inf
  * or NaN is NaN, so values that are not finite are zeros there, too, and are multiplied
- * apart from the others, one by one.  With the sum of that part the first one, no bit of
- * a row depends on such values, not even the sign of a zero.  The order of sums follows
+ * apart from the others, one by one.  That part is summed first, so that no bit of a
+ * row depends on such values, not even the sign of a zero.  The order of sums follows
  * from the positions of tokens in their chunk alone. */
 #ifndef LA_AMX_TILES_H
 #define LA_AMX_TILES_H

@@ -51,6 +51,7 @@ pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff
     }
 }
 
+#if LA_HAS_HALVES
 /* Words 2 t of x and y, one after the other, and words 2 t + 1. */
 INLINE void
 split_words(T *even, T *odd, vec x, vec y)
@@ -92,5 +93,13 @@ split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t c
         }
     }
 }
+#else
+static void
+split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                 enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+}
+#endif
 
 #endif
