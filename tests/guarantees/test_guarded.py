@@ -10,6 +10,7 @@ from processes import output
 pytestmark = pytest.mark.any_isa
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
 @pytest.mark.parametrize("isa", ISAS)
 def test_stays_within_bounds(isa):

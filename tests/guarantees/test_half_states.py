@@ -232,6 +232,7 @@ def test_fused_refuses_them_for_float64(kind, half):
 # --- errors ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", [*HALVES, np.dtype("float32")], ids=str)
 def test_errors_grow_no_faster_than_roundings(name, dtype):

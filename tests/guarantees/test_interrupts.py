@@ -30,7 +30,7 @@ interrupted.main({arguments})
         (64, 16, 16, 10000, ""),
         pytest.param(64, 1024, 1024, 20, "", marks=pytest.mark.slow),
         pytest.param(20000, 16, 16, 30, "", marks=pytest.mark.slow),
-        (64, 16, 16, 20000, "q"),
+        pytest.param(64, 16, 16, 20000, "q", marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_in_every_operator(interpreter, n, d, m, heads, only):

@@ -143,6 +143,7 @@ def test_65536_tokens(operator, normalize, inputs, record_property):
     record_property("excess", compare(case, operands, result, expected, slack=slack))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "normalize"), LONG_INPUTS[:6])
 @pytest.mark.parametrize("operator", BACKWARD)
 def test_65536_tokens_backward(operator, normalize, inputs, record_property):

@@ -39,6 +39,7 @@ def roundings_of(o, dtype, sides, *magnitudes) -> float:
     return sides * ROUNDINGS * float(np.finfo(dtype).eps) / 2 * largest(o, *magnitudes) + 1e-30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ATTENTION, ids=str)
 @PROPERTY
 @given(sizes=SIZES, seed=SEEDS, dtype=DTYPES, gates=GATES, c=st.floats(-4, 4))
@@ -90,6 +91,7 @@ def test_keys_in_any_order(sizes, s, seed, dtype, name):
         assert (abs(x - y) <= most + 1e-30).all()
 
 
+@pytest.mark.slow
 @IN_ORDER
 @PROPERTY
 @given(sizes=SOME, seed=SEEDS, dtype=DTYPES, gates=GATES, data=st.data(), value=WILD)
@@ -130,6 +132,7 @@ def test_split_and_resumed(rule, sizes, seed, dtype, gates, data):
         close(x, y, atol=slack)
 
 
+@pytest.mark.slow
 @EACH
 @PROPERTY
 @given(sizes=SIZES, seed=SEEDS, dtype=DTYPES, gates=GATES, data=st.data())
@@ -158,6 +161,7 @@ def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
             close(x, shared[name], atol=allowed(x, shared[name], sides=2 * len(cuts)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @PROPERTY
 @given(sizes=SOME, seed=SEEDS, gates=st.sampled_from(["weak", "strong", "growing"]))

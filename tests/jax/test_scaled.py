@@ -101,6 +101,7 @@ def test_shard_map(name, operands, options, state):
                 jax.grad(partial(loss, call), places)(*given), 1e-11)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_transforms():
     """vmap, and a gradient behind padding that holds NaN."""
     for name, operands, options, _ in CASES[:1] + CASES[3:5]:

@@ -35,6 +35,7 @@ def test_vmap(name, operands, options):
             jnp.stack([grad(*(x[i] for x in stacked)) for i in range(2)]), 1e-11)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
 @pytest.mark.parametrize(
     ("name", "operands", "options"),
@@ -106,6 +107,7 @@ SYMBOLS = {  # a call, and the axes after the heads of what it is given; n is th
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SYMBOLS)
 def test_sizes_that_are_symbols(case):
     """As exports have them: of heads, and of tokens."""

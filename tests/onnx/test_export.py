@@ -110,6 +110,7 @@ def test_update_rules_of_opset_27():
 # --- sizes that are known only when a model runs -------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", EACH[:3])
 def test_batches_and_lengths_that_vary(target):
     def calls(q, k, v, g, i, lengths):

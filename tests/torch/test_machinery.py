@@ -69,6 +69,7 @@ def test_opcheck(row, checks, monkeypatch):
         torch.library.opcheck(op, tuple(args), test_utils=checks)
 
 
+@pytest.mark.slow
 @EACH_ONCE
 def test_compile(row):
     """In one graph, forwards and backwards, and again with another length."""
@@ -110,6 +111,7 @@ def test_export(row):
     assert_same(program.module()(operands), call(la, row, operands))
 
 
+@pytest.mark.slow
 @EACH
 def test_vmap_and_func_grad(row):
     """Over the first axis of all, and of each operand alone; gradients by sample."""
@@ -147,6 +149,7 @@ def test_vmap_and_func_grad(row):
         close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.operands})
 
 
+@pytest.mark.slow
 @EACH
 def test_autocast(row):
     """bfloat16 where products are, float32 for gates."""
