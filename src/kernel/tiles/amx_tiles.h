@@ -186,8 +186,8 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
 {
     const ptrdiff_t at = col * round_up(s->K, MR);
     struct amx_register all[8];
-    LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
-    LA_PANEL(finite, LA_PAIRED_ROWS, nr, by);
+    LA_PANEL(room, LA_PAIRED_ROWS, NR, by);
+    LA_PANEL(finite, LA_PAIRED_ROWS, NR, by);
     struct amx_sweep c = {.of = s,
                           .col = col,
                           .rows = round_up(s->rows, MR),
