@@ -34,9 +34,6 @@ static struct {
 /* Whether this thread is the caller of the current job. */
 static _Thread_local int is_owner;
 
-static atomic_int num_threads = 1;
-static _Thread_local int held_threads; /* for calls of this thread; 0: num_threads */
-
 static atomic_int delay_ms; /* sleep of workers after each piece */
 
 static _Thread_local struct la_jobs jobs;
@@ -127,41 +124,17 @@ la_pool_init(void)
     la_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-int
-la_pool_get_num_threads(void)
-{
-    return held_threads > 0 ? held_threads : atomic_load(&num_threads);
-}
-
-void
-la_pool_set_num_threads(int n)
-{
-    atomic_store(&num_threads, n);
-}
-
-long
-la_pool_hold_threads(long n)
-{
-    const long before = held_threads;
-    held_threads = n < 0 ? 0 : n > LA_MAX_THREADS ? LA_MAX_THREADS : (int)n;
-    return before;
-}
-
 void
 la_pool_delay_workers(int ms)
 {
     atomic_store(&delay_ms, ms);
 }
 
-int
-la_pool_cpus(void)
-{
-    const long count = la_cpu_count();
-    return count < 1 ? 1 : count > LA_MAX_THREADS ? LA_MAX_THREADS : (int)count;
-}
-
 /* What spin() tests between a few pauses: nearly all of the time is spent in them. */
 enum { PAUSES = 16 };
+
+/* How often a caller that waits calls idle. */
+enum { IDLE_MS = 20 };
 
 static _Atomic long spin_us;
 
@@ -212,7 +185,7 @@ struct wait {
 static void
 wait_for_turn(const struct la_list *list, size_t item, int lane, struct wait *x)
 {
-    enum { IDLE_US = 20000, SLEEP_US = 50 };
+    enum { SLEEP_US = 50 };
     const int64_t now = la_clock_us();
     if (x->since == 0 || x->item != item) {
         const int spins = atomic_load_explicit(&pool.spins, memory_order_relaxed);
@@ -229,7 +202,7 @@ wait_for_turn(const struct la_list *list, size_t item, int lane, struct wait *x)
     else {
         la_sleep_us(SLEEP_US);
     }
-    if (lane == 0 && now - x->idle > IDLE_US) {
+    if (lane == 0 && now - x->idle > 1000 * IDLE_MS) {
         list->idle(list->job);
         x->idle = now;
     }
@@ -310,7 +283,7 @@ wait_for_workers(const struct la_list *list)
         la_mutex_lock(&pool.lock);
     }
     while (pool.running > 0) {
-        if (la_condition_wait_ms(&pool.done, &pool.lock, 20)) {
+        if (la_condition_wait_ms(&pool.done, &pool.lock, IDLE_MS)) {
             la_mutex_unlock(&pool.lock);
             list->idle(list->job);
             la_mutex_lock(&pool.lock);

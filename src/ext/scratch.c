@@ -32,7 +32,7 @@ size_of(const char *block)
 }
 
 static void
-free_block(char *block)
+free_memory(char *block)
 {
     if (block != NULL) {
         la_aligned_give(block - LA_ALIGN);
@@ -40,14 +40,14 @@ free_block(char *block)
 }
 
 static char *
-take_block(size_t bytes)
+take_memory(size_t bytes)
 {
     for (int i = 0; bytes >= KEPT_LEAST && bytes <= KEPT_MOST && i < KEPT; i++) {
         char *block = atomic_exchange(&kept[i], NULL);
         if (block != NULL && size_of(block) >= bytes) {
             return block;
         }
-        free_block(block);
+        free_memory(block);
     }
     char *line = la_aligned_take(LA_ALIGN, LA_ALIGN + bytes);
     if (line == NULL) {
@@ -58,7 +58,7 @@ take_block(size_t bytes)
 }
 
 static void
-give_block(char *block)
+give_memory(char *block)
 {
     const size_t bytes = block != NULL ? size_of(block) : 0;
     for (int i = 0; bytes >= KEPT_LEAST && bytes <= KEPT_MOST && i < KEPT; i++) {
@@ -67,7 +67,7 @@ give_block(char *block)
             return;
         }
     }
-    free_block(block);
+    free_memory(block);
 }
 
 void
@@ -93,7 +93,7 @@ la_scratch_take(size_t bytes, int lanes, char *few)
         return scratch;
     }
     scratch.is_lent = few != NULL && all <= LA_FEW_BYTES;
-    scratch.memory = scratch.is_lent ? few : take_block(all);
+    scratch.memory = scratch.is_lent ? few : take_memory(all);
     return scratch;
 }
 
@@ -101,7 +101,7 @@ void
 la_scratch_give(struct la_scratch *scratch)
 {
     if (!scratch->is_lent) {
-        give_block(scratch->memory);
+        give_memory(scratch->memory);
     }
     scratch->memory = NULL;
 }

@@ -20,8 +20,8 @@
 
 #include "job.h"
 
-/* The most groups in memory at once.  There is one state after a group more than that:
- * the next group still reads it when the group's own memory is used again. */
+/* The most groups in memory at once.  Their last states have one record more, since the
+ * next group still reads that of a group whose memory is used again. */
 enum { SLOTS = 3 };
 
 struct sequence {

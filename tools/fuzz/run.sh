@@ -31,8 +31,8 @@ for dtype in f32 f64; do
     objects+=("$work/kernels_$dtype.o")
 done
 wait
-for part in call plan job stages lift interleave sequences pool operators form \
-    signature scratch cpu os_posix; do
+for part in call plan job split channel_split stages lift interleave sequences pool num_threads \
+    operators form signature scratch cpu os_posix; do
     compile $part "src/ext/$part.c" "-DLA_HAS_$name" -g $sanitizers
 done
 compile fuzz tools/fuzz/fuzz.c -Isrc/ext -g $sanitizers
