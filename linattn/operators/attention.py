@@ -30,7 +30,7 @@ def causal() -> None:
 
     Notes
     -----
-    4 n d m floating-point operations per head; scratch of d m numbers per thread.
+    4 n d m floating-point operations per head; scratch of up to 4 d m numbers per thread.
 
     The quotient is only as accurate as the sum of the weights.  With ``'exp'`` a weight is
     e^(q + k).  Beyond the range of the dtype (q + k near 88 in float32, 709 in float64)

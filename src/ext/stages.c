@@ -4,8 +4,9 @@
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone, some chunks each; then carry the state from
  * chunk to chunk, some rows or columns each; then finish the results, some chunks each.
- * Nothing is computed twice, and every number is summed in the same order as by a
- * single thread.  Gradients take a second pass over the groups, in reverse.
+ * Every number is summed in the same order as by a single thread.  Nothing is computed
+ * twice, except that causal loads keys and sums runs of chunks (runs.h) again to finish
+ * them.  Gradients take a second pass over the groups, in reverse.
  *
  * A pass is one list of shares, which threads take in order, each as soon as those that
  * it depends on are done.  Stages of several groups are beside each other in the list,
@@ -293,7 +294,9 @@ chunks_per_group(const struct job *job, size_t record, size_t sequences, int thr
 {
     const struct la_stages *stages = &job->table->stages[job->call->signature->op];
     const size_t passes = (size_t)stages->passes;
-    const size_t room = passes * LA_GROUP_BYTES * (size_t)threads / sequences;
+    const size_t all = passes * LA_GROUP_BYTES * (size_t)threads,
+                 most = LA_GROUPS_BYTES / (size_t)job->staged->slots;
+    const size_t room = (all < most ? all : most) / sequences;
     const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
     const ptrdiff_t even = LA_EVEN_PIECES * (ptrdiff_t)job->staged->parts,
                     n = job->head.n,

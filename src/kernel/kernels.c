@@ -76,7 +76,7 @@
         common(h, &arena);                                                             \
         return arena.used;                                                             \
     }
-LA_MEASURE_STAGES(causal, take_causal_chunk, take_causal_lost)
+LA_MEASURE_STAGES(causal, take_causal_record, take_lost)
 LA_MEASURE_STAGES(causal_backward, take_causal_chunk, take_causal_rates)
 LA_MEASURE_STAGES(gated, take_gated_chunk, take_lost)
 LA_MEASURE_STAGES(gated_backward, take_gated_adjoint, take_gated_memory)

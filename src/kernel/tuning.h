@@ -67,8 +67,8 @@ enum {
     LA_PLAIN_SUMS = 16,
 
     /* In calls that carry what sums lose (operands.def), chunks end at multiples of
-     * this many tokens, where a cut changes no bit.  All numbers of rows per chunk
-     * divide it. */
+     * this many tokens, where a cut changes no bit; so do the runs of runs.h.  All
+     * numbers of rows per chunk divide it. */
     LA_CUT_TOKENS = 64,
 
     /* The largest number of rows of S read per pass: they stay in the first-level cache
@@ -187,16 +187,17 @@ enum {
     LA_PANEL_VECTORS = 2,
 
     /* In multiply-adds, or work of about the same time. */
-    LA_POLL = 1000000,         /* between two polls: at most a millisecond */
-    LA_LONG_WORK = 1000000,    /* about 50 us; a thread wakes up in 10 to 50 us */
-    LA_BRIEF_WORK = 20000000,  /* about a millisecond: Ctrl-C may wait for it */
-    LA_GROUP_BYTES = 1 << 18,  /* what a group keeps, per thread (stages.c) */
-    LA_STAGED_THREADS = 4,     /* per unit of a call, for stages to gain over panels */
-    LA_STAGED_ALONE = 2,       /* the same where there are no panels */
-    LA_STAGE_SHARES = 2,       /* of a group's chunks, per thread */
-    LA_CARRY_AHEAD = 3,        /* chunks whose sums are prefetched */
-    LA_STAGED_WORK = 16000000, /* stages begin and end with few threads */
-    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
+    LA_POLL = 1000000,          /* between two polls: at most a millisecond */
+    LA_LONG_WORK = 1000000,     /* about 50 us; a thread wakes up in 10 to 50 us */
+    LA_BRIEF_WORK = 20000000,   /* about a millisecond: Ctrl-C may wait for it */
+    LA_GROUP_BYTES = 1 << 19,   /* what a group keeps, per thread (stages.c) */
+    LA_GROUPS_BYTES = 48 << 20, /* of all groups, below what scratch.c keeps */
+    LA_STAGED_THREADS = 4,      /* per unit of a call, for stages to gain over panels */
+    LA_STAGED_ALONE = 2,        /* the same where there are no panels */
+    LA_STAGE_SHARES = 4,        /* of a group's chunks, per thread */
+    LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
+    LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */
+    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (channel_split.c) */
 };
 
 #endif

@@ -49,9 +49,9 @@ def waiting(name, heads, threads):
         took, over = float(-(-whole // lanes)), heads - whole
     for shares, lanes in jobs:
         # Of each head and group: its length, its beginning, a state per thread of the head, and
-        # twice as many shares of chunks, which are prepared and finished.
+        # four times as many shares of chunks, which are prepared and finished.
         each = -(-lanes // over)
-        assert lanes == threads and shares % (over * (2 + each + 2 * 2 * each)) == 0
+        assert lanes == threads and shares % (over * (2 + each + 2 * 4 * each)) == 0
         took += over / threads * -(-over * each // lanes) / (over * each / lanes)
     return 1 - heads / threads / took
 

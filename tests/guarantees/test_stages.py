@@ -113,7 +113,7 @@ def test_layouts(stages, name):
 @EVERY
 def test_a_state_in_place(threads, name):
     """The state after the tokens takes the place of the one before them."""
-    operands = make(name, (1,), 100, 16, 33)
+    operands = make(name, (1,), 400, 16, 33)
     given = start(name, (1,), 16, 33)
     f = getattr(linattn, name)
     threads(1)
@@ -133,12 +133,12 @@ def test_a_state_in_place(threads, name):
 @EVERY
 def test_nothing_looks_ahead(threads, name):
     rng = np.random.default_rng(3)
-    operands = make(name, (), 100, 8, 9)
+    operands = make(name, (), 300, 8, 9)
     threads(3)
     _linattn.force_stages(2)
     try:
         clean = getattr(linattn, name)(*operands)
-        for t in (1, 15, 16, 17, 33, 64, 99):
+        for t in (1, 15, 16, 17, 33, 64, 99, 130, 299):
             future = [x.copy() for x in operands]
             for x in future:
                 x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)

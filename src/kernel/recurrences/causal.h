@@ -4,11 +4,12 @@
  *    o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
  *                                             Katharopoulos et al. 2020, eq. 9-12
  *
- * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.  Rows j > i
- * never affect row i. */
+ * About 4 n d m flops, in stages up to 5.5.  Scratch: the state, up to 4 d m numbers,
+ * and a few chunks.  Rows j > i never affect row i. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
+#include "../tiles/runs.h"
 #include "../tiles/stages.h"
 #include "../tiles/token_blocks.h"
 
@@ -17,7 +18,8 @@ struct causal_scratch {
     struct block a, b, v, dots, o;
     struct block zs; /* with products of bfloat16: z after each row */
     struct pairs pairs;
-    T *s, *lost, *z, *z_lost, *den, *lift;
+    struct runs state;
+    T *z, *z_lost, *den, *lift;
 };
 
 static struct causal_scratch
@@ -29,8 +31,7 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.v = take_block(arena, r.rows, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
-    r.s = take_state(arena, h->d, h->m);
-    r.lost = take_state(arena, h->d, h->m);
+    r.state = take_runs(h, arena, r.rows);
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
@@ -67,13 +68,16 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     store_rows(&o, t, h->m, r->o, r->den);
 }
 
-/* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
+/* The tokens from i to `end`; `what`: whether the last of these chunks changes the
+ * state, too.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
-              ptrdiff_t i, struct la_fetch *look, int keyless)
+              ptrdiff_t i, ptrdiff_t end, int what, struct la_fetch *look, int keyless)
 {
-    for (; i < interleave_end(h); i += r->rows) {
+    for (; i < end; i += r->rows) {
         const struct span t = span(i, r->rows, i + r->rows, h->n, look);
+        const int all = i + r->rows < end ? LA_READ | LA_WRITE : what;
+        place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
         load_keys(h, t, r->b, r->v);
         if (h->normalize && r->zs.x != NULL) {
@@ -83,8 +87,7 @@ causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sw
             if (h->poll(h->poll_arg)) {
                 return -1;
             }
-            const int what = g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE;
-            causal_outputs(h, r, c, t, g, what, keyless);
+            causal_outputs(h, r, c, t, g, g + 1 < h->group ? LA_READ : all, keyless);
         }
         if (h->normalize && r->zs.x == NULL) {
             add_rows(r->z, r->z_lost, r->b, c->rows);
@@ -131,206 +134,188 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
     return h->n;
 }
 
+static struct sweep
+causal_sweep(const struct la_head *h, const struct causal_scratch *r,
+             struct la_fetch *ahead)
+{
+    return (struct sweep){
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r->a,
+        .b = r->b,
+        .v = r->v,
+        .dots = r->dots,
+        .o = r->o,
+        .s = r->state.base, /* of blocks; runs place it */
+        .ahead = ahead,
+        .pairs = r->pairs,
+        .scored = 1,
+    };
+}
+
 static int
 run_causal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct causal_scratch r = causal_carve(h, &arena);
+    struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch own = {0}, *look = interleave_look(h, &own);
-    struct sweep c = {
-        .K = h->d,
-        .W = round_up(h->m, VL),
-        .a = r.a,
-        .b = r.b,
-        .v = r.v,
-        .dots = r.dots,
-        .o = r.o,
-        .s = r.s,
-        .ahead = interleave_fetch(h, &own),
-        .pairs = r.pairs,
-        .scored = 1,
-    };
+    struct sweep c = causal_sweep(h, &r, interleave_fetch(h, &own));
     ptrdiff_t i = interleave_begin(h);
-    compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
+    compensate_state(&c, h, r.state.lost, rows_in_block(h, r.rows));
+    r.state.lost = c.lost;
     if (i == 0) {
-        begin_state(h, r.s, c.lost);
+        begin_state(h, r.state.base, r.state.lost);
         begin_vector(h, r.z, r.z_lost);
     }
     const int keyless = no_keys(h, r.z);
     i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
-                     : causal_chunks(h, &r, &c, i, look, keyless);
+                     : causal_chunks(h, &r, &c, i, interleave_end(h),
+                                     LA_READ | LA_WRITE, look, keyless);
     if (i >= 0 && interleave_finishes(h, i)) {
-        store_states(h, r.s, r.lost, r.z, r.z_lost);
+        store_states(h, r.state.base, r.state.lost, r.z, r.z_lost);
     }
     return i < 0;
 }
 
 /* --- in stages (stages.c) ------------------------------------------------- */
 
-/* The record of a chunk: its keys, with their sum, and the state before it. */
-struct causal_chunk {
-    T *s, *z, *sum;
-    struct block b, v;
+/* The record of a run, which is what stages take for a chunk: the state before it; z
+ * before it and what z has lost; and the sum of the keys of each chunk. */
+struct causal_record {
+    T *s, *z, *z_lost, *sums;
 };
 
-static struct causal_chunk
-take_causal_chunk(const struct la_head *h, struct arena *arena)
+static struct causal_record
+take_causal_record(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = head_rows(h);
-    struct causal_chunk x;
+    struct causal_record x;
     x.s = take_state(arena, h->d, h->m);
     x.z = take_row(arena, h->d);
-    x.sum = take_row(arena, h->d);
-    x.b = take_block(arena, rows, h->d);
-    x.v = take_block(arena, rows, h->m);
+    x.z_lost = take_row(arena, h->d);
+    x.sums = take_block(arena, LA_CUT_TOKENS / head_rows(h), h->d).x;
     return x;
 }
 
-static struct causal_chunk
-causal_chunk(const struct la_chunks *of, const struct causal_chunk *first, ptrdiff_t i)
+static struct causal_record
+causal_record(const struct la_chunks *of, const struct causal_record *first,
+              ptrdiff_t i)
 {
-    return (struct causal_chunk){
+    return (struct causal_record){
         .s = field_before(of, first->s, i),
         .z = field_before(of, first->z, i),
-        .sum = in_record(of, first->sum, i),
-        .b = block_in_record(of, first->b, i),
-        .v = block_in_record(of, first->v, i),
+        .z_lost = field_before(of, first->z_lost, i),
+        .sums = in_record(of, first->sums, i),
     };
-}
-
-/* What all groups share: what the state has lost to rounding. */
-struct causal_lost {
-    T *s, *z;
-};
-
-static struct causal_lost
-take_causal_lost(const struct la_head *h, struct arena *arena)
-{
-    struct causal_lost x;
-    x.s = take_state(arena, h->d, h->m);
-    x.z = take_row(arena, h->d);
-    return x;
-}
-
-static struct causal_lost
-causal_lost(const struct la_head *h)
-{
-    struct arena arena = {h->chunks->shared, 0};
-    return take_causal_lost(h, &arena);
 }
 
 /* The state before the first token. */
 static int
-begin_causal(const struct la_head *h, const struct causal_chunk *first)
+begin_causal(const struct la_head *h, const struct causal_record *first)
 {
-    const struct causal_lost lost = causal_lost(h);
     if (begins_head(h)) {
-        begin_state(h, first->s, lost.s);
-        begin_vector(h, first->z, lost.z);
+        begin_state(h, first->s, (T *)h->chunks->shared);
+        begin_vector(h, first->z, first->z_lost);
     }
     return 0;
 }
 
 static int
-prepare_causal(const struct la_head *h, const struct causal_chunk *first)
+prepare_causal(const struct la_head *h, const struct causal_record *first)
 {
-    const ptrdiff_t rows = head_rows(h);
     struct arena arena = {h->scratch, 0};
+    const struct causal_scratch r = causal_carve(h, &arena);
+    const ptrdiff_t step = row_step(h->d);
     struct la_fetch ahead = eager_fetch();
     struct sweep c = {.K = h->d,
                       .W = round_up(h->m, VL),
+                      .b = r.b,
+                      .v = r.v,
                       .ahead = &ahead,
-                      .pairs = causal_carve(h, &arena).pairs};
+                      .pairs = r.pairs};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
+        const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
+        T *const sum = field_before(h->chunks, first->s, i + 1);
+        T *sums = in_record(h->chunks, first->sums, i);
+        for (ptrdiff_t j = 0; j < t.rows; j += r.rows, sums += step) {
+            if (h->poll(h->poll_arg)) {
+                return 1;
+            }
+            const struct span some = span(t.first + j, r.rows, t.first + j + r.rows,
+                                          t.first + t.rows, &ahead);
+            load_keys(h, some, r.b, r.v);
+            c.rows = some.rows;
+            sum_chunk(&c, sum, j == 0);
+            if (h->normalize) {
+                sum_rows(sums, r.b, some.rows);
+            }
+            fetch_all(&ahead);
         }
-        const struct span t = span_of(h, i, rows, &ahead);
-        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
-        load_keys(h, t, x.b, x.v);
-        c.rows = t.rows;
-        c.b = x.b;
-        c.v = x.v;
-        c.s = field_before(h->chunks, first->s, i + 1);
-        sum_chunk(&c);
-        if (h->normalize) {
-            sum_rows(x.sum, x.b, t.rows);
-        }
-        fetch_all(&ahead);
     }
     return 0;
 }
 
-static int
-carry_causal(const struct la_head *h, const struct causal_chunk *first)
+/* z after a run, from that before it and the sums of the run's chunks. */
+static void
+carry_z(const struct la_head *h, const struct causal_record *x,
+        const struct causal_record *next, ptrdiff_t tokens)
 {
-    const struct causal_lost lost = causal_lost(h);
+    const ptrdiff_t step = row_step(h->d), rows = head_rows(h);
+    const T *z = x->z;
+    memcpy(next->z_lost, x->z_lost, (size_t)step * sizeof(T));
+    for (ptrdiff_t j = 0; j * rows < tokens; j++, z = next->z) {
+        carry_vector(next->z, z, next->z_lost, x->sums + j * step, step);
+    }
+}
+
+static int
+carry_causal(const struct la_head *h, const struct causal_record *first)
+{
     struct sweep c = {.K = h->d, .W = round_up(h->m, VL)};
-    struct causal_chunk x = causal_chunk(h->chunks, first, 0);
-    compensate_state(&c, h, lost.s, head_rows(h));
+    struct causal_record x = causal_record(h->chunks, first, 0);
+    compensate_state(&c, h, (T *)h->chunks->shared, head_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct causal_chunk next = causal_chunk(h->chunks, first, i + 1);
+        const struct causal_record next = causal_record(h->chunks, first, i + 1);
         c.from = x.s;
         c.s = next.s;
         fetch_sums(c, h, later_sums(h->chunks, first->s, i + 1));
         carry_state(&c, h);
         if (h->normalize && h->stage.part == 0) {
-            carry_vector(next.z, x.z, lost.z, x.sum, x.b.ld);
+            carry_z(h, &x, &next, span_of(h, i, LA_CUT_TOKENS, NULL).rows);
         }
         x = next;
     }
     return 0;
 }
 
+/* The outputs of runs, each from the state before it. */
 static int
-finish_causal(const struct la_head *h, const struct causal_chunk *first)
+finish_causal(const struct la_head *h, const struct causal_record *first)
 {
-    const ptrdiff_t rows = head_rows(h);
     struct arena arena = {h->scratch, 0};
     struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch ahead = eager_fetch();
-    struct sweep c = {
-        .K = h->d,
-        .W = round_up(h->m, VL),
-        .a = r.a,
-        .dots = r.dots,
-        .o = r.o,
-        .ahead = &ahead,
-        .pairs = r.pairs,
-        .scored = 1,
-    };
+    struct sweep c = causal_sweep(h, &r, &ahead);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
-        const struct span t = span_of(h, i, rows, &ahead);
-        const struct causal_chunk x = causal_chunk(h->chunks, first, i);
-        c.rows = t.rows;
-        c.b = x.b;
-        c.v = x.v;
-        c.s = x.s;
-        if (h->normalize && r.zs.x != NULL) {
-            memcpy(r.z, x.z, (size_t)x.b.ld * sizeof(T));
-            clear(r.z_lost, x.b.ld);
-            running_sums(r.zs, r.z, r.z_lost, x.b, t.rows);
-        }
-        else {
-            r.z = x.z;
-        }
+        const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
+        const struct causal_record x = causal_record(h->chunks, first, i);
+        const size_t bytes = (size_t)row_step(h->d) * sizeof(T);
         const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
                             all_zero(x.s, round_up(c.K, MR) * c.W);
-        for (ptrdiff_t g = 0; g < h->group; g++) {
-            if (h->poll(h->poll_arg)) {
-                return 1;
-            }
-            causal_outputs(h, &r, &c, t, g, LA_READ, keyless);
+        r.state.base = x.s; /* read alone, so `lost` is not needed */
+        memcpy(r.z, x.z, bytes);
+        memcpy(r.z_lost, x.z_lost, bytes);
+        if (causal_chunks(h, &r, &c, t.first, t.first + t.rows, LA_READ, &ahead,
+                          keyless) < 0) {
+            return 1;
         }
     }
     if (ends_head(h)) {
-        const struct causal_chunk last =
-            causal_chunk(h->chunks, first, h->chunks->count);
-        const struct causal_lost lost = causal_lost(h);
-        store_states(h, last.s, lost.s, last.z, lost.z);
+        const struct causal_record last =
+            causal_record(h->chunks, first, h->chunks->count);
+        store_states(h, last.s, (T *)h->chunks->shared, last.z, last.z_lost);
     }
     return 0;
 }
@@ -339,10 +324,10 @@ static int
 stage_causal(const struct la_head *h)
 {
     struct arena arena = {h->chunks->records, 0};
-    const struct causal_chunk first = take_causal_chunk(h, &arena);
+    const struct causal_record first = take_causal_record(h, &arena);
     switch (h->stage.kind) {
     case LA_CUT:
-        return cut_evenly(h, head_rows(h));
+        return cut_evenly(h, LA_CUT_TOKENS);
     case LA_PREPARE:
         return prepare_causal(h, &first);
     case LA_BEGIN:

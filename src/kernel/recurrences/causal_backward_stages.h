@@ -1,10 +1,41 @@
-/* causal_backward_stages.h: the gradients of causal.h in stages (stages.c), with the
- * records of causal.h: in the first pass S^T, z and the keys; in reverse R, the sum of
- * w_i a_i, a and r g. */
+/* causal_backward_stages.h: the gradients of causal.h in stages (stages.c). */
 #ifndef LA_CAUSAL_BACKWARD_STAGES_H
 #define LA_CAUSAL_BACKWARD_STAGES_H
 
 #include "causal_backward.h"
+
+/* The record of a chunk, with the state before it.  In the first pass: S^T, z, the keys
+ * and their sum; in reverse R, the sum of w_i a_i, a, r g and the sum of w_i a_i of the
+ * chunk. */
+struct causal_chunk {
+    T *s, *z, *sum;
+    struct block b, v;
+};
+
+static struct causal_chunk
+take_causal_chunk(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = head_rows(h);
+    struct causal_chunk x;
+    x.s = take_state(arena, h->d, h->m);
+    x.z = take_row(arena, h->d);
+    x.sum = take_row(arena, h->d);
+    x.b = take_block(arena, rows, h->d);
+    x.v = take_block(arena, rows, h->m);
+    return x;
+}
+
+static struct causal_chunk
+causal_chunk(const struct la_chunks *of, const struct causal_chunk *first, ptrdiff_t i)
+{
+    return (struct causal_chunk){
+        .s = field_before(of, first->s, i),
+        .z = field_before(of, first->z, i),
+        .sum = in_record(of, first->sum, i),
+        .b = block_in_record(of, first->b, i),
+        .v = block_in_record(of, first->v, i),
+    };
+}
 
 /* The state before the first chunk of the pass. */
 static int
@@ -54,8 +85,7 @@ prepare_causal_gradient(const struct la_head *h, const struct causal_chunk *firs
         c.rows = t.rows;
         c.b = reverse ? x.b : x.v;
         c.v = reverse ? x.v : x.b;
-        c.s = field_before(h->chunks, first->s, i + 1);
-        sum_chunk(&c);
+        sum_chunk(&c, field_before(h->chunks, first->s, i + 1), 1);
         for (ptrdiff_t l = 0; h->normalize && l < x.b.ld; l += VL) {
             vstore(&x.sum[l], reverse ? weighted_sum(x.b, rates->w + t.first, t.rows, l)
                                       : sum_of_columns(x.b, t.rows, l));

@@ -69,10 +69,9 @@ sum_adjoint(const struct la_head *h, const struct reverse *c,
                          .W = round_up(h->d, VL),
                          .b = x->base.u,
                          .v = rule == LA_DELTA ? c->b : x->written,
-                         .s = s,
                          .ahead = ahead,
                          .pairs = x->base.pairs};
-    sum_chunk(&sums);
+    sum_chunk(&sums, s, 1);
 }
 
 static int

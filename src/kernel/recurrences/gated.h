@@ -239,8 +239,7 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         to_end(decay, r.b, r.b, t.rows, h->d);
         c.rows = t.rows;
         c.v = x.v;
-        c.s = field_before(h->chunks, first->s, i + 1);
-        sum_chunk(&c);
+        sum_chunk(&c, field_before(h->chunks, first->s, i + 1), 1);
         fetch_all(&ahead);
     }
     return 0;

@@ -114,13 +114,12 @@ prepare_gated_readers(const struct la_head *h, const struct gated_backward_scrat
                       .W = round_up(h->m, VL),
                       .b = r->far_a,
                       .v = r->c,
-                      .s = x->next_r,
                       .ahead = t.ahead,
                       .pairs = r->factors};
     load_gated(h, r, t);
     readers_meet(&r->decay, r->met_a, r->a, t.rows, h->d, before);
     from_start(&r->decay, r->far_a, r->met_a, rows, h->d, before);
-    sum_chunk(&c);
+    sum_chunk(&c, x->next_r, 1);
     memcpy(x->keep, r->decay.keep, (size_t)row * sizeof(T));
     memcpy(x->change, r->decay.change, (size_t)row * sizeof(T));
     for (ptrdiff_t l = 0; before && l < h->d; l += VL) {
@@ -138,13 +137,12 @@ prepare_gated_writers(const struct la_head *h, const struct gated_backward_scrat
                       .W = round_up(h->d, VL),
                       .b = r->v,
                       .v = r->b,
-                      .s = s,
                       .ahead = t.ahead,
                       .pairs = r->factors};
     load_decay_ends(h, t, decay);
     given_to_end(decay, r->b, t.rows, h->d);
     if (s != NULL) {
-        sum_chunk(&c);
+        sum_chunk(&c, s, 1);
     }
 }
 

@@ -159,9 +159,10 @@ finite_pairs(T *room, struct block x, ptrdiff_t rows, ptrdiff_t cols)
     return vany(odd) ? y : x;
 }
 
-/* Makes the pairs of V and S; `finite` is room for as many pairs as those of V. */
+/* Makes the pairs of V and S, the column tile `at`; `finite` is room for as many pairs as
+ * those of V. */
 static __attribute__((noinline)) void
-amx_make_pairs(struct amx_sweep *c, T *s, T *finite, ptrdiff_t width, int what)
+amx_make_pairs(struct amx_sweep *c, ptrdiff_t at, T *finite, ptrdiff_t width, int what)
 {
     const struct sweep *of = c->of;
     const enum la_products by = of->pairs.by;
@@ -175,7 +176,8 @@ amx_make_pairs(struct amx_sweep *c, T *s, T *finite, ptrdiff_t width, int what)
         }
     }
     if (what & LA_READ) {
-        paired(of->pairs.s.x, (struct block){s, width}, of->K, width, by);
+        const struct block s = {(T *)state_read(of) + at, width};
+        paired(of->pairs.s.x, s, of->K, width, by);
     }
 }
 
@@ -196,7 +198,7 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
                           .finite = {room, nr * VL},
                           .o = block_at(s->o, 0, col),
                           .all = all};
-    amx_make_pairs(&c, s->s + at, finite, nr * VL, what);
+    amx_make_pairs(&c, at, finite, nr * VL, what);
     amx_begin(by);
     if (what & LA_READ) {
         amx_read_tiles(&c, nr, by);

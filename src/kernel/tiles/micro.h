@@ -14,6 +14,7 @@
 /* One contraction of the chunked recurrences over a state S (K, W):
  *    read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *    write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
+ *           or, within a run, run <- run + B^T V and S <- from + run
  *
  * S is stored by column tiles, each (K4, width) and contiguous; K4 is K rounded up to
  * MR. */
@@ -23,19 +24,28 @@ struct sweep {
     struct block dots; /* X, (rows, rows): the scores a_i.b_j; .x is NULL if absent */
     struct block o;    /* (rows, W) */
     const T *bias;     /* (W) added to each row of O, or NULL */
-    T *s;              /* K rounded up to MR, times W */
+    T *s;              /* K rounded up to MR, times W; NULL: no next S is wanted */
+    const T *read;     /* S as it is read, if it is not at s */
     T *lost;           /* what S has lost to rounding so far, or NULL */
     const T *keep, *change; /* factors of S, one number per row (decay.h), or NULL */
     int fades;              /* keep is 0 in all rows, and so is `lost` */
     int transposed;         /* factors of S have one number per column (W) instead */
-    const T *from;          /* the state before, if it is not S */
-    int sums;               /* S <- B^T V: carry_tile adds it to the state */
+    const T *from;          /* what is added to, if it is not S */
+    T *run;                 /* the sum of a run of chunks (runs.h), or NULL */
+    int begins, ends;       /* whether the chunk is the first or last of its run */
     ptrdiff_t first, end; /* the rows of S of this part; `first` is a multiple of MR */
     int upper;            /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
     struct pairs pairs;     /* all zeros: products of floats */
     int scored; /* scores made the pairs of A and B, which have not changed since */
 };
+
+/* S as it is read. */
+INLINE const T *
+state_read(const struct sweep *c)
+{
+    return c->read != NULL ? c->read : c->s;
+}
 
 /* Makes the pairs of A. */
 INLINE void
@@ -197,17 +207,23 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
-/* One column tile of the state: where it is read, where it is written, and `lost`. */
+/* One column tile of the state: what is added to, what is written, `lost`, and the sum
+ * of a run. */
 struct state_tile {
     const T *from;
-    T *s, *lost;
+    T *s, *lost, *run;
 };
 
 INLINE struct state_tile
 state_tile(const struct sweep *c, ptrdiff_t at)
 {
-    return (struct state_tile){(c->from ? c->from : c->s) + at, c->s + at,
-                               c->lost ? c->lost + at : NULL};
+    const T *from = c->from ? c->from : c->s;
+    return (struct state_tile){
+        .from = from ? from + at : NULL,
+        .s = c->s ? c->s + at : NULL,
+        .lost = c->lost ? c->lost + at : NULL,
+        .run = c->run ? c->run + at : NULL,
+    };
 }
 
 /* Rows [l, l + rows) of S = decayed S + acc for one column tile, compensated with
@@ -278,17 +294,44 @@ add_tile(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int compensated
     }
 }
 
+/* acc += rows [l, l + rows) of the run's sum. */
+INLINE void
+continue_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
+             const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            acc[r][j] = vload(&to.run[(l + r) * nr * VL + j * VL]) + acc[r][j];
+        }
+    }
+}
+
+/* Rows [l, l + rows) of the run's sum = acc, and of S, if it is wanted, = from + acc. */
+INLINE void
+store_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
+          const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            vstore(&to.run[at], acc[r][j]);
+            if (to.s != NULL) {
+                vstore(&to.s[at], vload(&to.from[at]) + acc[r][j]);
+            }
+        }
+    }
+}
+
 /* Rows [l, l + rows) of the next S, from acc = B^T V for one column tile. */
 INLINE void
 add_chunk(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
           vec acc[][NR], const int compensated, const int rows, const int nr)
 {
-    if (c->sums) {
-        LA_EACH(r, rows) {
-            LA_EACH(j, nr) {
-                vstore(&to.s[(l + r) * nr * VL + j * VL], acc[r][j]);
-            }
-        }
+    if (c->run != NULL && !c->begins) {
+        continue_run(to, l, acc, rows, nr);
+    }
+    if (c->run != NULL && !c->ends) {
+        store_run(to, l, acc, rows, nr);
         return;
     }
     if (!compensated && c->fades) {

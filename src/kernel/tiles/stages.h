@@ -1,8 +1,8 @@
 /* stages.h: what the stages of a group of chunks (table.h) share.
  *
- * Each chunk has a record of what the stages keep of it, the state before it among
- * them.  A reverse pass counts chunks from the last token on: "before" a chunk and
- * "first" are those of the pass. */
+ * Each chunk, or run of chunks (runs.h), has a record of what the stages keep of it, the
+ * state before it among them.  A reverse pass counts chunks from the last token on:
+ * "before" a chunk and "first" are those of the pass. */
 #ifndef LA_STAGES_H
 #define LA_STAGES_H
 
@@ -184,11 +184,13 @@ fetch_sums(struct sweep c, const struct la_head *h, T *sums)
     }
 }
 
-/* What a chunk adds to the state, where the state after the chunk will be. */
+/* sums = what a chunk adds to the state or, if it does not begin its run, sums += that.
+ * They are where the state after the chunk, or after the run, will be. */
 static void
-sum_chunk(struct sweep *c)
+sum_chunk(struct sweep *c, T *sums, int begins)
 {
-    c->sums = 1;
+    c->run = sums;
+    c->begins = begins;
     sweep(c, LA_WRITE);
 }
 

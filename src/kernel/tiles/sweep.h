@@ -6,13 +6,13 @@
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-read_tiles(const struct sweep *c, ptrdiff_t col, T *s, struct block values,
+read_tiles(const struct sweep *c, ptrdiff_t col, const T *s, struct block values,
            const int nr, const enum la_products by)
 {
     LA_PANEL(of_s, KC, nr, by);
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
-        const struct block plain = {s + k * nr * VL, nr * VL};
+        const struct block plain = {(T *)s + k * nr * VL, nr * VL};
         const struct block part = paired(of_s, plain, kc, nr * VL, by);
         ptrdiff_t i = 0;
         for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
@@ -57,7 +57,7 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
         values = paired(room, values, c->rows, nr * VL, by);
     }
     if (what & LA_READ) {
-        read_tiles(c, col, c->s + at, values, nr, by);
+        read_tiles(c, col, state_read(c) + at, values, nr, by);
     }
     if (what & LA_WRITE && c->lost != NULL && !c->fades) {
         write_tiles(c, col, values, state_tile(c, at), 1, nr, by);
@@ -136,7 +136,7 @@ sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 }
 
 /* Rows [c->first, c->end) of one column tile of the next S, from the sums B^T V in its
- * place (c->sums). */
+ * place. */
 INLINE void
 carry_width(const struct sweep *c, ptrdiff_t col, const int nr)
 {
