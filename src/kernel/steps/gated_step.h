@@ -61,19 +61,23 @@ load_decay(const struct la_head *h, const struct gated_step_scratch *r)
     return set_decay(h, r, (vec){0});
 }
 
-/* step_state with a rule that is a compile-time constant. */
+/* Resets are rare: their rule is no compile-time constant, and code is small. */
+static __attribute__((noinline, cold)) int
+reset_state(const struct la_head *h, const struct step_scratch *r,
+            ptrdiff_t *until_poll, int rule)
+{
+    return step_state(h, r, until_poll, rule | LA_STEP_RESET);
+}
+
 static int
 decay_state(const struct la_head *h, const struct step_scratch *r,
             ptrdiff_t *until_poll, int resets)
 {
     const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
-    if (resets) {
-        return la_is_given(&h->bonus)
-                   ? step_state(h, r, until_poll, before | LA_STEP_RESET)
-                   : step_state(h, r, until_poll, gated | LA_STEP_RESET);
-    }
-    return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before)
-                                  : step_state(h, r, until_poll, gated);
+    const int rule = la_is_given(&h->bonus) ? before : gated;
+    return resets           ? reset_state(h, r, until_poll, rule)
+           : rule == before ? step_state(h, r, until_poll, before)
+                            : step_state(h, r, until_poll, gated);
 }
 
 /* o = (a.(u o b)) v, the share of the token's own key: with a bonus, the query reads

@@ -56,25 +56,38 @@ pair_rows_of_a(const struct sweep *c)
     pair_columns(c->pairs.a, c->a, round_up(c->rows, MR), c->K, width, by);
 }
 
+/* c (rows, nr) += column l of A times row l of B. */
+INLINE void
+tile_once(vec c[][NR], const int rows, const int nr, struct block a,
+          const int transposed, struct block b, ptrdiff_t l, const enum la_products by)
+{
+    vec y[NR];
+    LA_EACH(j, nr) {
+        y[j] = vload(&b.x[l * b.ld + j * VL]);
+    }
+    LA_EACH(i, rows) {
+        const T *p = transposed ? &a.x[l * a.ld + i] : &a.x[i * a.ld + l];
+        const vec x = by == LA_FLOAT_PRODUCTS ? vset1(*p) : vpair(p);
+        LA_EACH(j, nr) {
+            c[i][j] = vproduct(x, y[j], c[i][j], by);
+        }
+    }
+}
+
 /* c (rows, nr) += A (rows, k) B (k, nr); the block a holds A or, if `transposed`,
  * A^T.  Of pairs, k counts the pairs. */
 INLINE void
 tile_by(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
         struct block b, ptrdiff_t k, const enum la_products by)
 {
+    /* Products that take several instructions gain nothing from long loops, which take
+     * seconds to compile. */
+    for (ptrdiff_t l = 0; by == LA_BFLOAT_PRODUCTS && l < k; l++) {
+        tile_once(c, rows, nr, a, transposed, b, l, by);
+    }
     LA_UNROLL_BY_4
-    for (ptrdiff_t l = 0; l < k; l++) {
-        vec y[NR];
-        LA_EACH(j, nr) {
-            y[j] = vload(&b.x[l * b.ld + j * VL]);
-        }
-        LA_EACH(i, rows) {
-            const T *p = transposed ? &a.x[l * a.ld + i] : &a.x[i * a.ld + l];
-            const vec x = by == LA_FLOAT_PRODUCTS ? vset1(*p) : vpair(p);
-            LA_EACH(j, nr) {
-                c[i][j] = vproduct(x, y[j], c[i][j], by);
-            }
-        }
+    for (ptrdiff_t l = 0; by != LA_BFLOAT_PRODUCTS && l < k; l++) {
+        tile_once(c, rows, nr, a, transposed, b, l, by);
     }
 }
 
