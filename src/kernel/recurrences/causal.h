@@ -102,11 +102,11 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
               int keyless)
 {
     struct causal_scratch readers = *r;
-    struct sweep read = *c;
     struct span t;
     readers.zs = (struct block){r->z, 0}; /* the same for all rows */
-    read.dots.x = NULL;
-    read.scored = 0;
+    c->dots.x = NULL;                     /* no query reads within a chunk */
+    c->scored = 0;
+    struct sweep read = *c;
     for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
