@@ -200,8 +200,13 @@ TORCH = Bridge(
     made="Tensor",
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
-    without=("out", "exact_state"),
+    without=("out",),
     notes=(
+        (
+            "return_state",
+            "What an `ExactState` has lost is a constant to autograd: gradients pass through ``s`` "
+            "and ``z``.",
+        ),
         (
             "state_indices",
             "With ``state_indices``, a call of which a gradient is recorded writes nothing: it "

@@ -85,6 +85,12 @@ def test_blocks():
         exported(model, (torch.ones(5, 4),))
 
 
+def test_exact_states():
+    model = Function(lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0])
+    with pytest.raises(NotImplementedError, match=r"causal with an ExactState .* return_state=True"):
+        exported(model, (torch.ones(5, 4),))
+
+
 def test_gradients():
     def slope(x):
         return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
