@@ -204,8 +204,8 @@ TORCH = Bridge(
     notes=(
         (
             "return_state",
-            "What an `ExactState` has lost is a constant to autograd: gradients pass through ``s`` "
-            "and ``z``.",
+            "What a `linattn.ExactState` has lost is a constant to autograd: gradients pass "
+            "through ``s`` and ``z``.",
         ),
         (
             "state_indices",

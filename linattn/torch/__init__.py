@@ -59,7 +59,6 @@ _torch.serialization.add_safe_globals(
 
 __all__ = [
     *_operators.__all__,
-    "ExactState",
     "FusedState",
     "SLSTMState",
     "State",

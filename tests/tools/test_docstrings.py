@@ -200,7 +200,7 @@ def test_public_names():
 def test_bridges_do_not_describe_what_they_refuse():
     def describes(module):
         docs = {name: getattr(module, name).__doc__ or "" for name in module.__all__}
-        return {name for name, text in docs.items() if "an `ExactState`" in text}
+        return {name for name, text in docs.items() if "a\n    `linattn.ExactState`" in text}
 
     torch = pytest.importorskip("linattn.torch", reason="PyTorch is not installed")
     jax = pytest.importorskip("linattn.jax", reason="JAX is not installed")
