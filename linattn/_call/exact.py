@@ -18,7 +18,7 @@ from .._states import state_arrays
 from .._states.state_arrays import ExactState, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from .._core.layout import Call
     from .._states.state_arrays import Sequences
@@ -66,6 +66,27 @@ def columns(cores: Mapping[str, tuple[N, ...]]) -> tuple[N, N | int]:
     return s[-1], 0 if z is None else s[-1] if len(z) == len(s) else 1
 
 
+def parts(cores: Cores, lost: Any) -> Iterator[Any]:
+    """What each field has lost, of `ExactState.lost`; None for nothing."""
+    m, _ = columns(cores)
+    for field, core in cores.items():
+        if lost is None or field == "log_scale":
+            yield None
+        elif field == "s":
+            yield lost[..., :m]
+        else:
+            yield lost[..., m:] if len(core) == len(cores["s"]) else lost[..., m]
+
+
+def joined(cores: Cores, lost: Iterable[Any]) -> list[Any]:
+    """The columns of `ExactState.lost`, of what each field has lost."""
+    return [
+        x if len(core) == len(cores["s"]) else x[..., None]
+        for (field, core), x in zip(cores.items(), lost, strict=True)
+        if field != "log_scale"
+    ]
+
+
 def apart(
     forward: Callable[..., Any], operands: tuple[Any, ...], *, initial_state: Any, lost: Any,
     **options: Any,
@@ -97,7 +118,7 @@ class Carried(NamedTuple):
         doubled = [
             self._both(field, x, lost)
             for field, x, lost in zip(
-                self.cores, start, self._parts(self._lost(state)), strict=True
+                self.cores, start, parts(self.cores, self._lost(state)), strict=True
             )
         ]
         o, *end = run(
@@ -129,17 +150,6 @@ class Carried(NamedTuple):
         state_arrays.checked_field(self.function, name, state.lost, self.call.batch, core, dtype)
         return state.lost if self.packing.packed else np.expand_dims(state.lost, -len(core) - 1)
 
-    def _parts(self, lost: Any) -> Iterator[Any]:
-        """What each field has lost."""
-        m, _ = columns(self.cores)
-        for field, core in self.cores.items():
-            if lost is None or field == "log_scale":
-                yield None
-            elif field == "s":
-                yield lost[..., :m]
-            else:
-                yield lost[..., m:] if len(core) == len(self.cores["s"]) else lost[..., m]
-
     def _both(self, field: str, x: Any, lost: Any) -> Array:
         """A field of all sequences, followed by what it has lost."""
         count, *own = self.cores[field]
@@ -158,12 +168,11 @@ class Carried(NamedTuple):
     def _after(self, end: list[Array]) -> ExactState:
         """The state of the arrays that the gufunc returned."""
         fields: dict[str, Array] = {}
-        rests: list[Array] = []
+        rests = []
         for (field, core), x in zip(self.cores.items(), end, strict=True):
             first, lost = (x[self._half(field, i)] for i in (0, 1))
             if not self.packing.packed:
                 first, lost = (y.squeeze(-len(core)) for y in (first, lost))
             fields[field] = first.copy()
-            if field != "log_scale":
-                rests.append(lost if not rests or lost.ndim == rests[0].ndim else lost[..., None])
-        return ExactState(**fields, lost=np.concatenate(rests, -1))
+            rests.append(lost)
+        return ExactState(**fields, lost=np.concatenate(joined(self.cores, rests), -1))

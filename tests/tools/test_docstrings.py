@@ -204,5 +204,6 @@ def test_bridges_do_not_describe_what_they_refuse():
 
     torch = pytest.importorskip("linattn.torch", reason="PyTorch is not installed")
     jax = pytest.importorskip("linattn.jax", reason="JAX is not installed")
-    assert {"causal", "gated"} <= describes(linattn) & describes(torch)
-    assert not describes(jax)
+    dask = pytest.importorskip("linattn.dask", reason="dask is not installed")
+    assert {"causal", "gated"} <= describes(linattn) & describes(torch) & describes(jax)
+    assert not describes(dask)
