@@ -184,7 +184,9 @@ def signature_of(
 
 def _named(annotation: str, bridge: Bridge) -> str:
     """An annotation of NumPy's, with the bridge's arrays."""
-    names = {"ArrayLike": bridge.given, "Array": bridge.made, "ReturnState": "bool"}
+    names = {"ArrayLike": bridge.given, "Array": bridge.made}
+    if "exact_state" in bridge.without:
+        names["ReturnState"] = "bool"
     return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], annotation)
 
 

@@ -33,6 +33,10 @@ _NO_CHANNELS = Raised(
     " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
     "is one number a value channel",
 )
+_LOST = (
+    "return_state",
+    "What a `linattn.ExactState` has lost is a constant: gradients pass through ``s`` and ``z``.",
+)
 _TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(
@@ -91,7 +95,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "exact_state", "half_state", "in_place", "rescaling", "MemoryError", *_POOLS),
+    without=("out", "half_state", "in_place", "rescaling", "MemoryError", *_POOLS),
     added=(
         Added(
             "axis_name",
@@ -117,6 +121,7 @@ JAX = Bridge(
         ),
     ),
     notes=(
+        _LOST,
         ("key_lengths", "Where ``key_lengths`` is traced, its values are not checked."),
         ("cu_seqlens", "Where ``cu_seqlens`` is traced, its values are not checked."),
     ),
@@ -200,8 +205,9 @@ TORCH = Bridge(
     made="Tensor",
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
-    without=("out", "exact_state"),
+    without=("out",),
     notes=(
+        _LOST,
         (
             "state_indices",
             "With ``state_indices``, a call of which a gradient is recorded writes nothing: it "

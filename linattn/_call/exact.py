@@ -8,35 +8,37 @@ first half has lost, which the least begin says (operands.def).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._core import checks
 from .._core.gufuncs import run
 from .._states import state_arrays
-from .._states.state_arrays import ExactState
+from .._states.state_arrays import ExactState, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from .._core.layout import Call
     from .._states.state_arrays import Sequences
     from .._types import Array, Cores
-    from .kernels import Kernels
 
+N = TypeVar("N")  # a number, or a symbol for one
 
 #: The begin of rows that hold what others have lost.
 _SECOND_HALF = np.iinfo(np.intp).min
 
 
-def wanted(r: Kernels, return_state: str) -> bool:
-    """Whether the state that a string asks for has anything to carry."""
+def wanted(function: str, return_state: Any) -> bool:
+    """Whether an `ExactState` is asked for, of a recurrence that has anything to carry."""
+    if type(return_state) is not str:
+        return False
     if return_state != "exact":
         raise ValueError(
-            f"{r.name}: return_state is {return_state!r}; expected True, False or 'exact'"
+            f"{function}: return_state is {return_state!r}; expected True, False or 'exact'"
         )
-    return r.compensated
+    return True
 
 
 def refuse(function: str, return_state: Any, initial_state: Any, where: str) -> None:
@@ -46,6 +48,53 @@ def refuse(function: str, return_state: Any, initial_state: Any, where: str) -> 
         raise ValueError(
             f"{function}: initial_state is an ExactState; expected a linattn.State {where}"
         )
+
+
+def refuse_in_place(function: str, state: Any) -> None:
+    """Raise if a step that drops what a state carries is to update it in place."""
+    if type(state) is ExactState:
+        raise ValueError(
+            f"{function}: state is an ExactState; expected a linattn.State(s, z) to update in "
+            "place, as a step drops what it carries"
+        )
+
+
+def columns(cores: Mapping[str, tuple[N, ...]]) -> tuple[N, N | int]:
+    """The columns of s in `ExactState.lost`, and of z: as many where z has the axes of s, else
+    one."""
+    s, z = cores["s"], cores.get("z")
+    return s[-1], 0 if z is None else s[-1] if len(z) == len(s) else 1
+
+
+def parts(cores: Cores, lost: Any) -> Iterator[Any]:
+    """What each field has lost, of `ExactState.lost`; None for nothing."""
+    m, _ = columns(cores)
+    for field, core in cores.items():
+        if lost is None or field == "log_scale":
+            yield None
+        elif field == "s":
+            yield lost[..., :m]
+        else:
+            yield lost[..., m:] if len(core) == len(cores["s"]) else lost[..., m]
+
+
+def joined(cores: Cores, lost: Iterable[Any]) -> list[Any]:
+    """The columns of `ExactState.lost`, of what each field has lost."""
+    return [
+        x if len(core) == len(cores["s"]) else x[..., None]
+        for (field, core), x in zip(cores.items(), lost, strict=True)
+        if field != "log_scale"
+    ]
+
+
+def apart(
+    forward: Callable[..., Any], operands: tuple[Any, ...], *, initial_state: Any, lost: Any,
+    **options: Any,
+) -> tuple[Any, State, Any]:  # fmt: skip
+    """The output, the last state and what it has lost, from a `State` and what that has lost."""
+    state = initial_state if lost is None else ExactState(*initial_state, lost=lost)
+    o, end = forward(operands, initial_state=state, return_state="exact", **options)
+    return o, State(*end), end.lost
 
 
 class Carried(NamedTuple):
@@ -69,7 +118,7 @@ class Carried(NamedTuple):
         doubled = [
             self._both(field, x, lost)
             for field, x, lost in zip(
-                self.cores, start, self._parts(self._lost(state)), strict=True
+                self.cores, start, parts(self.cores, self._lost(state)), strict=True
             )
         ]
         o, *end = run(
@@ -91,32 +140,15 @@ class Carried(NamedTuple):
             np.concatenate((keys, none), -1),
         )
 
-    def _columns(self) -> tuple[int, int]:
-        """The columns of s in `ExactState.lost`, and of z: as many where z has the axes of s, else
-        one."""
-        s, z = self.cores["s"], self.cores.get("z")
-        return s[-1], 0 if z is None else s[-1] if len(z) == len(s) else 1
-
     def _lost(self, state: Any) -> Any:
         """What a state has lost, checked, with the axis of sequences; None if nothing."""
         if type(state) is not ExactState:
             return None
         lead = self.cores["s"][not self.packing.packed : -1]
-        core = *lead, sum(self._columns())
+        core = *lead, sum(columns(self.cores))
         name, dtype = "initial_state.lost", self.call.state_dtype
         state_arrays.checked_field(self.function, name, state.lost, self.call.batch, core, dtype)
         return state.lost if self.packing.packed else np.expand_dims(state.lost, -len(core) - 1)
-
-    def _parts(self, lost: Any) -> Iterator[Any]:
-        """What each field has lost."""
-        m, _ = self._columns()
-        for field, core in self.cores.items():
-            if lost is None or field == "log_scale":
-                yield None
-            elif field == "s":
-                yield lost[..., :m]
-            else:
-                yield lost[..., m:] if len(core) == len(self.cores["s"]) else lost[..., m]
 
     def _both(self, field: str, x: Any, lost: Any) -> Array:
         """A field of all sequences, followed by what it has lost."""
@@ -136,12 +168,11 @@ class Carried(NamedTuple):
     def _after(self, end: list[Array]) -> ExactState:
         """The state of the arrays that the gufunc returned."""
         fields: dict[str, Array] = {}
-        rests: list[Array] = []
+        rests = []
         for (field, core), x in zip(self.cores.items(), end, strict=True):
             first, lost = (x[self._half(field, i)] for i in (0, 1))
             if not self.packing.packed:
                 first, lost = (y.squeeze(-len(core)) for y in (first, lost))
             fields[field] = first.copy()
-            if field != "log_scale":
-                rests.append(lost if not rests or lost.ndim == rests[0].ndim else lost[..., None])
-        return ExactState(**fields, lost=np.concatenate(rests, -1))
+            rests.append(lost)
+        return ExactState(**fields, lost=np.concatenate(joined(self.cores, rests), -1))

@@ -98,7 +98,7 @@ class Recurrence(Kernels):
                 result = self._plain.forward(operands, initial_state, return_state, how)
             if result is not NotImplemented:
                 return result
-        carries = type(return_state) is str and exact.wanted(self, return_state)
+        carries = exact.wanted(self.name, return_state) and self.compensated
         if with_rows or self._in_blocks(operands):
             where = "with state_indices, state_at or arrays in blocks"
             exact.refuse(self.name, return_state, initial_state, where)
@@ -247,6 +247,8 @@ class Recurrence(Kernels):
         result = self._plain.step(operands, state, written, state_indices, how)
         if result is not NotImplemented:
             return result
+        if written:
+            exact.refuse_in_place(self.names["step"], state)
         with_rows = state_indices is not None
         if with_rows or mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
@@ -254,11 +256,6 @@ class Recurrence(Kernels):
                 eps=eps, in_place=in_place, state_indices=state_indices, **flags,
             )  # fmt: skip
         function = self.names["step"]
-        if in_place and type(state) is ExactState:
-            raise ValueError(
-                f"{function}: state is an ExactState; expected a linattn.State(s, z) to update in "
-                "place, as a step drops what it carries"
-            )
         call = self.read(function, operands, tokens=False)
         key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)

@@ -170,9 +170,9 @@ $exact_state
 
 exact_state
 -----------
-    ``"exact"`` returns one that carries what rounding took from its sums, an `ExactState`:
-    in such calls, a sequence that is cut at multiples of 64 tokens has the bits of the uncut
-    one.  Recurrences that lose nothing return their ordinary state.
+    ``"exact"`` returns one that carries what rounding took from its sums, a
+    `linattn.ExactState`: in such calls, a sequence that is cut at multiples of 64 tokens has
+    the bits of the uncut one.  Recurrences that lose nothing return their ordinary state.
 
 grad_out
 --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,7 +88,7 @@ class ExactState(State):
         return state
 
     def __reduce__(self) -> Any:
-        return partial(ExactState, lost=self._lost), tuple(self)
+        return exact_state, (tuple(self), self._lost)
 
     def __repr__(self) -> str:
         return f"{shown_fields(self)[:-1]}, lost={shown(self._lost)})"
@@ -99,10 +98,20 @@ class ExactState(State):
         """What rounding took from s and z."""
         return self._lost
 
+    @property
+    def _asdict(self) -> Any:
+        """No method of the class, which PyTorch would otherwise take for any named tuple."""
+        return super()._asdict
+
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> State:  # type: ignore[override]
         """The `State` of these arrays, from which nothing is known to be lost."""
         return State(*iterable)
+
+
+def exact_state(state: tuple[Any, ...], lost: Any) -> ExactState:
+    """The state of these fields, as pickles make it."""
+    return ExactState(*state, lost=lost)
 
 
 class SLSTMState(NamedTuple):

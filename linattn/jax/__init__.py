@@ -52,7 +52,7 @@ from .._bridges.bridge import made, recurrences
 from .._bridges.rows import JAX
 from .._call.recurrence import Recurrence
 from .._docs.templates import Raised
-from .._states.state_arrays import State
+from .._states.state_arrays import ExactState, State, exact_state
 from . import _functions, _recurrence, _sharded
 from ._custom_calls import IN_C
 
@@ -91,5 +91,10 @@ for _call, _raises in _OTHERS.items():
     _name, _example = _call.__name__, _call.__doc__ or ""
     _made[_name] = made(getattr(linattn, _name), JAX, _call, raises=_raises, example=_example)
 
+jax.tree_util.register_pytree_node(
+    ExactState,
+    lambda state: ((tuple(state), state.lost), None),
+    lambda _, parts: exact_state(*parts),
+)
 globals().update(_made)
 __all__ = [*_made, "IN_C", "State"]

@@ -78,13 +78,20 @@ def call(
     def host(*given: Any) -> Any:
         scalars = [real_dtype(work_dtype(given[0].dtype)).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else internal_ufuncs[name]
-        found = run(gufunc, (*given[:at], *scalars, *given[at:]), dtype=given[0].dtype)
+        arrays = *given[:at], *scalars, *map(_wide, given[at:])
+        found = run(gufunc, arrays, dtype=given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
     return _custom_call(
         tuple(outputs), arrays, "expand_dims", host,
         operator=name, numbers=np.asarray(numbers, np.float64),
     )  # fmt: skip
+
+
+def _wide(x: Any) -> Any:
+    """Indices of 32 bits as the handler reads them (src/ext/xla.c): the least stays the least."""
+    least = np.intp(np.iinfo(np.intp).min)
+    return np.where(x == np.iinfo(np.int32).min, least, x) if x.dtype == np.int32 else x
 
 
 def call_method(

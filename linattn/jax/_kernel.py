@@ -119,6 +119,31 @@ def run(kernel: Kernel, *given: Any) -> Any:
     return call(kernel.forward, arrays, kernel.numbers, count, outputs)
 
 
+def _exact_gradients(kernel: Kernel, given: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+    """Those of `run`: what a state has lost is a constant."""
+    count = len(kernel.state)
+    found = gradients(kernel, given[:-count], grads[:-count])
+    return [*found, *map(jnp.zeros_like, given[-count:])]
+
+
+@differentiable(_exact_gradients)
+def run_exact(kernel: Kernel, *given: Any) -> list[Any]:
+    """As `run`; what the fields of the state have lost, in their shapes, follows these on the way
+    in and out.  The gufunc takes it as twice as many sequences (`_call.exact`)."""
+    count = len(kernel.state)
+    *arrays, begin, end, keys = given[: -2 * count]
+    axes = [-len(dims) for dims in kernel.state]
+    pairs = zip(given[-2 * count : -count], given[-count:], axes, strict=True)
+    both = [jnp.concatenate(jnp.broadcast_arrays(x, lost), axis) for x, lost, axis in pairs]
+    second = jnp.full_like(begin, jnp.iinfo(begin.dtype).min)
+    indices = (jnp.concatenate((x, y), -1) for x, y in (
+        (begin, second), (end, jnp.zeros_like(end)), (keys, jnp.zeros_like(keys))
+    ))  # fmt: skip
+    o, *after = run(kernel, *arrays, *indices, *both)
+    halves = [jnp.split(x, 2, axis) for x, axis in zip(after, axes, strict=True)]
+    return [o, *(x for x, _ in halves), *(x for _, x in halves)]
+
+
 def _spread_gradient(shape: Shape, given: Any, grad: Any) -> Any:
     (x,) = given
     for axis in reversed(repeats(shape, x.shape)):

@@ -9,22 +9,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._call import whole_blocks
+from .._call import exact, whole_blocks
 from .._call.initial import NAME, given, read, recurrence_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
-from .._core.checks import flag, no_string, number, positive, switch
+from .._core.checks import flag, number, positive, switch
 from .._core.dtypes import work_dtype
 from .._core.layout import Call
-from .._states.state_arrays import State
-from .._types import DType, Shape
+from .._states.state_arrays import ExactState, State, checked_field, exact_state
+from .._types import Cores, DType, ReturnState, Shape
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from ..feature_maps._names import unknown_map
 from . import _traced_checks
 from ._arrays import aligned, checked, like, promoted
 from ._custom_calls import call_method
-from ._kernel import Kernel, differentiable, run, spread
+from ._kernel import Kernel, differentiable, run, run_exact, spread
 
 #: Tokens of a block: as good as any longer one, and an integer of 32 bits.
 _LONGEST = 2**31 - 1
@@ -33,16 +33,16 @@ _LONGEST = 2**31 - 1
 def forward(
     r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity",
     scale: float | None = 1.0, normalize: bool = False, eps: float = 0.0, key_lengths: Any = None,
-    cu_seqlens: Any = None, initial_state: State | None = None, return_state: bool = False,
-    block: int | None = None, one: bool = False,
-    **flags: bool,
+    cu_seqlens: Any = None, initial_state: State | None = None, return_state: ReturnState = False,
+    block: int | None = None, one: bool = False, **flags: bool,
 ) -> Any:  # fmt: skip
     """The output and, with `return_state`, the state after the last token.
 
     Errors are those of a step if there is ``one`` token.
     """
     name = r.names["step" if one else "forward"]
-    no_string(name, "return_state", return_state)
+    carries = exact.wanted(name, return_state) and r.compensated
+    carried = carries or (type(initial_state) is ExactState and not one)
     if block is not None:
         block = whole_blocks.checked(r.operands, name, operands, block)
     arrays = promoted_of(name, r, operands)
@@ -56,13 +56,10 @@ def forward(
         map_keys(name, arrays, phi, key_lengths)
         phi = "identity"
         call = read_of(name, r, arrays)
-    if scale is None:
-        scale = r.default_scale((arrays["q"],))
-    scale = number(name, "scale", scale, *arrays.values())
-    eps = positive(name, "eps", eps, *arrays.values(), zero=True)
-    switches = (switch(name, x, flags.get(x, False)) for x in r.flags["forward"])
-    numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
-    stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
+    numbers = _numbers(name, r, arrays, scale, eps, normalize, flags)
+    stateful = bool(return_state) or any(
+        x is not None for x in (key_lengths, cu_seqlens, initial_state)
+    )
     dims = _dimensions(r, arrays, call)
     variant = call.variant + whole_blocks.suffix(block)
     blocks = () if block is None else (jnp.full((), min(block, _LONGEST)),)
@@ -72,17 +69,39 @@ def forward(
     if kernel.state:
         indices = sequences_of(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
         packed = () if cu_seqlens is None else (indices[0].shape[0],)
+        sizes = kernel.sizes(tuple(arrays.values()))
         state = _state(
-            name, r, kernel.sizes(tuple(arrays.values())), call.batch, packed, initial_state,
-            work_dtype(dtype_of(arrays)), normalize=normalize, given=one,
+            name, r, sizes, call.batch, packed, initial_state, work_dtype(dtype_of(arrays)),
+            normalize=normalize, given=one,
         )  # fmt: skip
-    o, *end = run(kernel, *arrays.values(), *blocks, *indices, *state)
+    inputs = *arrays.values(), *blocks, *indices, *state
+    if carried:
+        cores = r.cores(sizes, normalize, *(packed or (1,)))
+        lost = _lost(name, cores, call.batch, bool(packed), initial_state, state)
+        o, *end = run_exact(kernel, *inputs, *lost)
+    else:
+        o, *end = run(kernel, *inputs)
     o = o.astype(dtype)
     if not return_state:
         return o
     if cu_seqlens is None:
-        end = [x.squeeze(-len(own)) for x, own in zip(end, kernel.state, strict=True)]
-    return o, r.public(dict(zip(r.present[normalize], end, strict=True)))
+        own = map(len, kernel.state * (1 + carried))
+        end = [x.squeeze(-axes) for x, axes in zip(end, own, strict=True)]
+    after = r.public(dict(zip(r.present[normalize], end, strict=False)))
+    return o, _carrying(after, cores, end) if carries else after
+
+
+def _numbers(
+    name: str, r: Recurrence, arrays: dict[str, Any], scale: Any, eps: Any, normalize: bool,
+    flags: dict[str, Any],
+) -> tuple[float, ...]:  # fmt: skip
+    """The numbers of a call, checked, in the table's order."""
+    if scale is None:
+        scale = r.default_scale((arrays["q"],))
+    scale = number(name, "scale", scale, *arrays.values())
+    eps = positive(name, "eps", eps, *arrays.values(), zero=True)
+    switches = (switch(name, x, flags.get(x, False)) for x in r.flags["forward"])
+    return *(scale,) * r.scaled, *(eps,) * normalize, *switches
 
 
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
@@ -290,3 +309,24 @@ def _state(
         x if packed else jnp.expand_dims(x, -1 - len(core))
         for x, core in zip(start, cores.values(), strict=True)
     )
+
+
+def _carrying(state: State, cores: Cores, after: Sequence[Any]) -> ExactState:
+    """A state with what its fields have lost, which follows them."""
+    return exact_state(state, jnp.concatenate(exact.joined(cores, after[len(cores) :]), -1))
+
+
+def _lost(
+    name: str, cores: Cores, batch: Shape, packed: bool, state: Any, fields: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What each field of the initial state has lost, with an axis for sequences."""
+    lost = None
+    if type(state) is ExactState:
+        field, dtype = "initial_state.lost", fields[0].dtype
+        core = *cores["s"][not packed : -1], sum(exact.columns(cores))
+        lost = checked(name, field, state.lost)
+        shape = _traced_checks.sizes(batch), _traced_checks.sizes(core)
+        checked_field(name, field, _traced_checks.stand_in(lost), *shape, dtype)
+        lost = lost.astype(dtype) if packed else jnp.expand_dims(lost.astype(dtype), -len(core) - 1)
+    parts = exact.parts(cores, lost)
+    return tuple(jnp.zeros_like(x) if y is None else y for x, y in zip(fields, parts, strict=True))

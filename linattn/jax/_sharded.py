@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from .._blocks import block_scan
+from .._call import exact
 from .._call.recurrence import Recurrence
-from .._core.checks import no_string
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
 from . import _recurrence, _traced_checks
@@ -28,7 +28,7 @@ def forward(
     block: int | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`_recurrence.forward`, for this device's tokens."""
-    no_string(r.name, "return_state", return_state)
+    exact.refuse(r.name, return_state, initial_state, "with axis_name")
     if any(x is not None for x in (key_lengths, cu_seqlens, block)):
         raise ValueError(
             f"{r.name}: key_lengths, cu_seqlens or block is given; expected None with axis_name"

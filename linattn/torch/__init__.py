@@ -30,12 +30,13 @@ if _torch.__version__ < "2.9":  # TorchVersion compares versions
     )
 
 from .._call.fused import FusedState
-from .._states.state_arrays import SLSTMState, State
+from .._states.state_arrays import ExactState, SLSTMState, State, exact_state
 
 # The operator of the same name, imported later, takes this package's place as an attribute.
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
+from ._core import private as _private
 from ._core import runner as _runner
 from ._patch.patching import patched
 from ._patch.stand_ins import install_as
@@ -48,9 +49,12 @@ if _TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
 
 _runner.install()
+_private.register_fields(
+    ExactState, [*State._fields, "lost"], lambda x: exact_state(tuple(x[:-1]), x[-1])
+)
 # torch.load(weights_only=True) takes states that torch.save has written.
 _torch.serialization.add_safe_globals(
-    [FusedState, SLSTMState, State, nn.Cache, nn.ConvolvedState, nn.ModelState]
+    [FusedState, SLSTMState, State, exact_state, nn.Cache, nn.ConvolvedState, nn.ModelState]
 )
 
 __all__ = [

@@ -111,7 +111,8 @@ is_expected(const struct la_operation *what, enum la_operand id,
            x.type == expected.type;
 }
 
-/* Converts indices of 32 bits, JAX's default, to ptrdiff_t. */
+/* Converts indices of 32 bits, JAX's default, to ptrdiff_t.  The least one, which marks
+ * what states have lost (operands.def), stays the least. */
 static int
 widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
 {
@@ -120,7 +121,8 @@ widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
         return -1;
     }
     for (ptrdiff_t j = 0; j < count; j++) {
-        c->indices[i][j] = ((const int32_t *)b->data)[j];
+        const int32_t index = ((const int32_t *)b->data)[j];
+        c->indices[i][j] = index == INT32_MIN ? PTRDIFF_MIN : index;
     }
     c->x[i].data = c->indices[i];
     return 0;

@@ -9,7 +9,7 @@ import pytest
 from bounds import close
 from slow import crossed
 from states import flat
-from table import CASES, FIRST, GATES, allowed, same
+from table import CARRIED, CASES, FIRST, GATES, allowed, same
 
 import linattn
 from linattn import ExactState, State, _linattn
@@ -21,8 +21,6 @@ EXACT = {"return_state": "exact"}
 EACH = pytest.mark.parametrize("case", CASES, ids=str)
 #: Those whose steps have the bits of a sequence.
 STEPS_ALIKE = {"momentum_delta", "causal_conv1d", "linear_scan", "wkv"}
-#: Those that have something to carry.
-CARRIED = [x for x in FIRST if x.row.compensated]
 
 
 def arrays(state):
@@ -264,8 +262,9 @@ def test_errors(case):
         case.forward(operands, state_at=[3], **EXACT)
     with pytest.raises(ValueError, match=f"{name}: initial_state is an ExactState; expected"):
         case.forward(operands, state_at=[3], initial_state=state)
-    with pytest.raises(ValueError, match="state is an ExactState; expected"):
-        case.one_step(operands, 0, state, in_place=True)
+    for written in ({"in_place": True}, {"state_indices": [1, 0]}):
+        with pytest.raises(ValueError, match="state is an ExactState; expected"):
+            case.one_step(operands, 0, state, **written)
 
 
 def test_maps_that_rescale():

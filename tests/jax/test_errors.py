@@ -29,8 +29,6 @@ def test_wrong_input():
         la.causal(Q, K, V, feature_map="nosuch")
     with pytest.raises(TypeError, match="feature_map is 3"):
         la.causal(Q, K, V, feature_map=3)
-    with pytest.raises(ValueError, match="causal: return_state is 'exact'; expected True or False"):
-        la.causal(Q, K, V, return_state="exact")
     with pytest.raises(TypeError, match=r"feature_map is .*such as Taylor\(\)"):
         la.causal(Q, K, V, feature_map=linattn.feature_maps.Taylor)
     with pytest.raises(TypeError, match="q has dtype complex"):

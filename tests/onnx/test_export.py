@@ -6,14 +6,25 @@ import torch
 from bounds import close, moved, roundings
 from gates import RULE_ROUNDINGS as ROUNDINGS
 from onnx_models import TARGETS, Call, Calls, Function, exported, feed, kinds, nodes, onnx, run
-from torch_cases import ROWS, STEPPED, outputs
+from torch_cases import POSITIVE, ROWS, STEPPED, outputs
 
 import linattn
 import linattn.torch.onnx
 from linattn.reference.maps import twin
 
+#: Those whose tokens may be in blocks.
+BLOCKS = [
+    row._replace(options=row.options | {"block": 4})
+    for row in ROWS
+    if row.name in ("causal", "delta", "gated", "gated_delta")
+    and "bonus" not in row.more
+    and row.options.get("feature_map") is not POSITIVE
+]
 #: All rows, and a step for each operator.
-CALLS = [*map(Call, ROWS), *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values())]
+CALLS = [
+    *map(Call, [*ROWS, *BLOCKS]),
+    *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values()),
+]
 DYNAMIC = torch.export.Dim.DYNAMIC
 
 
@@ -121,6 +132,8 @@ def test_batches_and_lengths_that_vary(target):
             la.causal(q, k, v, return_state=True, **keys),
             la.gated(q, k[:1], v[:, :1], g, return_state=True, **keys),
             la.gated(q, k[:, :1], v[:, :1], g, key_lengths=lengths[:, None] + torch.arange(3)),
+            la.causal(q, k, v, block=4, return_state=True, **keys),
+            la.gated_delta(q, k[:, :1] / 4, v[:, :1], g, 0.5 + 0 * g, block=2**40),
             la.noncausal(q, k, v, **keys),
             la.mlstm(q, k, v, i, g, return_state=True, **keys)[0],
             la.linear_scan(x.sigmoid(), x, reverse=True, return_state=True),

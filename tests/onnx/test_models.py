@@ -79,9 +79,11 @@ def test_packed_sequences():
         exported(model, (x, torch.tensor([0, 2, 5])))
 
 
-def test_blocks():
-    model = Function(lambda x: linattn.torch.causal(x, x, x, block=2))
-    with pytest.raises(NotImplementedError, match=r"causal with block .* their own state"):
+def test_exact_states():
+    model = Function(lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0])
+    with pytest.raises(
+        NotImplementedError, match=r"causal with an ExactState .* return_state=True"
+    ):
         exported(model, (torch.ones(5, 4),))
 
 

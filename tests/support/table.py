@@ -236,6 +236,8 @@ ALL = _cases()
 #: Those that have a state, and one of each.
 CASES = [x for x in ALL if x.held]
 FIRST = first_of(CASES)
+#: Those that lose something to rounding, which an `ExactState` carries.
+CARRIED = [x for x in FIRST if x.row.compensated]
 #: Those whose states are plain sums, not relative to a log scale; and of these the ones that take
 #: queries, keys and values, where the others scan channels.
 RULES = [x for x in CASES if x.row.decay is None and x.row.holder is State and not x.row.one_array]

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     @property
     def step(self) -> str:
         """The function for one token, if these options have one."""
-        whole = self.options.keys() & {"key_lengths", "reverse"}
+        whole = self.options.keys() & {"key_lengths", "reverse", "block"}
         return "" if whole else STEPS.get(self.name, "")
 
 

@@ -97,8 +97,6 @@ def test_wrong_shapes_and_options():
         la.causal(x, x, x, feature_map=torch.nn.ReLU)
     with pytest.raises(TypeError, match=r"key_lengths has dtype torch\.float32"):
         la.causal(x, x, x, key_lengths=torch.tensor(2.0))
-    with pytest.raises(ValueError, match="causal: return_state is 'exact'; expected True or False"):
-        la.causal(x, x, x, return_state="exact")
     with pytest.raises(TypeError, match="initial_state is a Tensor"):
         la.causal(x, x, x, initial_state=x)
     s = torch.zeros(3, 3)

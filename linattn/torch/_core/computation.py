@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._call import exact
 from . import conversions, map_texts
 from .descriptions import Description
 from .direct import compute
@@ -22,6 +24,9 @@ class Computation(Signature):
         d = description
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
+        self._exact_of = partial(exact.apart, d.forward)
+        #: Where what states have lost follows them.
+        self._whole = self.end + len(self.fields)
 
     def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """The operands, lengths and options, up to a place, as NumPy's functions take them."""
@@ -35,15 +40,18 @@ class Computation(Signature):
 
     def run(self, *args: Any) -> Any:
         operands, given, options = self._call(args, self.end)
-        like, fields = args[self.values], args[self.end :]
+        like, fields, lost = args[self.values], args[self.end : self._whole], args[self._whole :]
         if self.description.keeps_strides and not like.is_contiguous():
             given["out"] = first(self.fake(*args))
         if not fields:
             return compute(self.forward_of, operands, given, options)
         given["initial_state"] = self.states.pack(fields)
-        options["return_state"] = True
-        o, state = compute(self.forward_of, operands, given, options)
-        return o, *self.states.unpack(state)
+        if lost:
+            given["lost"] = lost[0]
+            o, state, *lost = compute(self._exact_of, operands, given, options)
+        else:
+            o, state = compute(self.forward_of, operands, given, options | {"return_state": True})
+        return o, *self.states.unpack(state), *lost
 
     def run_backward(self, *args: Any) -> Any:
         count = self.cotangents(args)
@@ -92,11 +100,12 @@ class Computation(Signature):
         raise NotImplementedError
 
     def gradient(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
-        grad_out, last = grads[0], [_or_none(x) for x in grads[1:]]
+        whole = args[: self._whole]  # gradients do not use what a state carries
+        grad_out, last = grads[0], [_or_none(x) for x in grads[1 : 1 + len(self.fields)]]
         if grad_out is None:
-            grad_out = torch.zeros_like(first(self.fake(*args)))
+            grad_out = torch.zeros_like(first(self.fake(*whole)))
         names = *self.operand_names, *self.fields
-        found = dict(zip(names, self.backward(args)(grad_out, *last, *args), strict=False))
+        found = dict(zip(names, self.backward(whole)(grad_out, *last, *whole), strict=False))
         pairs = zip(self.names, args, strict=False)
         return [None if x is None else found.get(name) for name, x in pairs]
 

@@ -33,6 +33,7 @@ class Description(NamedTuple):
     fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
     one_array: bool = False  #: whether a state is an array
     holder: type[Any] = State  #: else the named tuple that it is
+    carries: bool = False  #: whether an `ExactState` has anything to carry
     lengths: bool = False  #: whether it takes ``key_lengths``
     blocks: bool = False  #: whether it takes ``block``
     cast: bool = True  #: whether autocast converts the operands
@@ -64,7 +65,8 @@ def of_recurrence(r: Recurrence) -> Description:
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array,
-        holder=r.holder, lengths=r.keys, blocks=r.blocks, half_states=r.half_states,
+        holder=r.holder, carries=r.compensated and not r.cross, lengths=r.keys, blocks=r.blocks,
+        half_states=r.half_states,
         sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip
 

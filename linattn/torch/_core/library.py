@@ -54,6 +54,8 @@ class Operator:
         Whether tensors may be complex.
     recorded : bool, optional
         False for an operator of calls that neither autograd nor autocast has to see.
+    constants : int, optional
+        How many of the results, the last ones, have no gradient.
     """
 
     def __init__(
@@ -70,15 +72,16 @@ class Operator:
         like: Sequence[str] | None = None,
         complex_too: bool = False,
         recorded: bool = True,
+        constants: int = 0,
     ) -> None:
         self._written = [i for i, argument in enumerate(arguments) if "!" in argument]
         if self._written:
             self._write, run = run, self._run_written
         self.name, self.run, self._ranks, self._complex_too = name, run, ranks, complex_too
         #: The function that users call, for messages.
-        self._called = name.removesuffix("_").removesuffix("_state")
+        self._called = name.removesuffix("_").removesuffix("_state").removesuffix("_exact")
         self.names = [*map(name_of, arguments)]
-        self._gradient = gradient or self._no_gradient
+        self._gradient, self._constants = gradient or self._no_gradient, constants
         self._cast = tuple(self.names.index(x) for x in cast)
         self._like = None if like is None else tuple(self.names.index(x) for x in like)
         results = "Tensor" if returns == 1 else f"({', '.join(['Tensor'] * returns)})"
@@ -198,9 +201,10 @@ class Operator:
             "(backward, torch.func.vjp or jacrev), or plain PyTorch operations"
         )
 
-    @staticmethod
-    def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def _setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
+        if self._constants:
+            ctx.mark_non_differentiable(*output[-self._constants :])
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
         ctx.others = tuple(None if isinstance(x, Tensor) else x for x in inputs)
 

@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from ..._call import exact
 from ..._call.recurrence import RECURRENCES
 from ..._call.tables import MAPS
 from ..._call.whole_blocks import checked
-from ..._core.checks import no_string, shape_alone
-from ..._states.state_arrays import no_state
+from ..._core.checks import shape_alone
+from ..._states.state_arrays import ExactState, no_state
 from . import conversions, map_texts, option_checks, tensor_pools
 from .computation import Computation
 from .conversions import work_dtype
 from .descriptions import OTHERS, Description, of_recurrence
 from .direct import direct
 from .library import Operator, name_of
+from .signature import LOST
 from .traced import Traced
 
 #: What states are given or asked for by; results are contiguous then.
@@ -46,22 +48,31 @@ class TensorOperator(Computation):
         steps: tuple[Operator, ...] = ()
         if self.fields:
             self.stateful, self._stateful_backward = self._sequence("_state", self.fields)
+            if d.carries:
+                self.exact = self._forward("_exact", (*self.fields, LOST), constants=1)
             self.new_step, _, self.step_in_place = steps = self._steps()
         self._traced = Traced(d, self.values, self.stateless, *steps)
 
     def _sequence(self, suffix: str, fields: tuple[str, ...]) -> tuple[Operator, Operator]:
         """The operator over all tokens, and its gradient's."""
-        name, arguments = self.name + suffix, [*self.whole, *(f"Tensor? {x}" for x in fields)]
         grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in fields)]
-        forward = Operator(
-            name, arguments, 1 + len(fields), self.run, self.fake, ranks=self.ranks,
-            gradient=self.gradient, cast=self._cast, complex_too=self.complex_too,
-        )  # fmt: skip
-        return forward, Operator(
-            f"{name}_backward", grads + arguments, self.count + len(fields), self.run_backward,
-            self.fake_backward, ranks=self.ranks_backward, like=(*self.operand_names, *fields),
+        return self._forward(suffix, fields), Operator(
+            f"{self.name}{suffix}_backward", grads + self._arguments(fields),
+            self.count + len(fields), self.run_backward, self.fake_backward,
+            ranks=self.ranks_backward, like=(*self.operand_names, *fields),
             complex_too=self.complex_too,
         )  # fmt: skip
+
+    def _forward(self, suffix: str, fields: tuple[str, ...], constants: int = 0) -> Operator:
+        """The operator over all tokens."""
+        return Operator(
+            self.name + suffix, self._arguments(fields), 1 + len(fields), self.run, self.fake,
+            ranks=self.ranks, gradient=self.gradient, cast=self._cast,
+            complex_too=self.complex_too, constants=constants,
+        )  # fmt: skip
+
+    def _arguments(self, fields: tuple[str, ...]) -> list[str]:
+        return [*self.whole, *(f"Tensor? {x}" for x in fields)]
 
     def _steps(self) -> tuple[Operator, Operator, Operator]:
         """The step, the same where neither autograd nor autocast has to see it, and in place."""
@@ -116,7 +127,7 @@ class TensorOperator(Computation):
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        no_string(self.name, "return_state", return_state)
+        carried = self._carries(return_state) or type(initial_state) is ExactState
         there = given(
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             state_indices=state_indices, state_at=state_at,
@@ -125,9 +136,10 @@ class TensorOperator(Computation):
             options["return_state"] = True
         if block is not None:
             options["block"] = block = checked(self.operands, self.name, operands, block)
-        result = self._direct(self.forward_of, operands, there, options)
-        if result is not NotImplemented:
-            return result
+        if not carried:
+            result = self._direct(self.forward_of, operands, there, options)
+            if result is not NotImplemented:
+                return result
         options.pop("return_state", None)
         options.pop("block", None)
         if state_indices is not None or state_at is not None:
@@ -146,21 +158,34 @@ class TensorOperator(Computation):
         if cu_seqlens is not None:
             cu_seqlens = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0])
         args, narrow = self.arguments(name, operands, options, key_lengths)
-        if self.description.lengths:
-            args.append(key_lengths)
-        if self.fields:
-            args.append(cu_seqlens)
-        if self.description.blocks:
-            args.append(block)
+        lengths = {"key_lengths": key_lengths, "cu_seqlens": cu_seqlens, "block": block}
+        args += [lengths[x] for x in self.length_names]
         if initial_state is None and not return_state:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)
+        o, end = self._continued(args, initial_state, return_state)
+        o = o if narrow is None else o.to(narrow)
+        return (o, end) if return_state else o
+
+    def _carries(self, return_state: Any) -> bool:
+        """Whether the last state carries what rounding took."""
+        return exact.wanted(self.name, return_state) and self.description.carries
+
+    def _continued(
+        self, args: Sequence[Any], initial_state: Any, return_state: Any
+    ) -> tuple[Tensor, Any]:
+        """The output, and the state after the last token."""
+        name, carries = self.name, self._carries(return_state)
         dtype = work_dtype(args[self.values].dtype)
         state = self.states.read(name, "initial_state", initial_state, dtype)
-        o, *end = self.stateful(*args, *state)
-        end = self._as_given("forward", end, "initial_state", initial_state)
-        o = o if narrow is None else o.to(narrow)
-        return (o, self.states.result(end, args)) if return_state else o
+        if carries or type(initial_state) is ExactState:
+            if self.mapped and args[self.names.index("omega")] is not None:
+                exact.refuse(name, return_state, initial_state, "for a map that rescales")
+            o, *end = self.exact(*args, *state, self.states.lost(name, initial_state))
+        else:
+            o, *end = self.stateful(*args, *state)
+            end = self._as_given("forward", end, "initial_state", initial_state)
+        return o, self.states.result(end, args, exact=carries)
 
     def step(
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False,
@@ -175,6 +200,8 @@ class TensorOperator(Computation):
         if result is not NotImplemented:
             return result
         del options["in_place"]
+        if in_place or state_indices is not None:
+            exact.refuse_in_place(self.description.step_name, state)
         if state_indices is not None:
             return tensor_pools.step(
                 self, operands, state, state_indices=state_indices, in_place=in_place, **options

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 from torch.autograd import forward_ad
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 _C = torch._C
 
@@ -88,3 +90,14 @@ def recorded(op: Any, backward: Any, setup: Any, run: Any, requires_grad: Any) -
 def applied(function: type[torch.autograd.Function]) -> Any:
     """Its apply, without the look at the signature of forward at each call, which takes 20 us."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+def register_fields(kind: type, names: Sequence[str], make: Callable[[list[Any]], Any]) -> None:
+    """Tells torch.func and torch.export of which attributes a class of their own consists."""
+    register_pytree_node(
+        kind,
+        lambda x: ([getattr(x, name) for name in names], None),
+        lambda values, _: make([*values]),
+        flatten_with_keys_fn=lambda x: ([(GetAttrKey(y), getattr(x, y)) for y in names], None),
+        serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+    )

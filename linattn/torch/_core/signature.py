@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 
+from ..._call import exact
 from . import conversions
 from .conversions import work_dtype
 from .descriptions import Description
 from .library import name_of
 from .tensor_states import States
+
+#: What an `ExactState` has lost, the last argument and result of operators that carry it.
+LOST = "lost"
 
 
 class Signature:
@@ -33,7 +37,7 @@ class Signature:
         self.operand_names = tuple(x.name for x in self.operands)
         self.option_names = tuple(map(name_of, d.options))
         self.length_names = tuple(map(name_of, lengths))
-        self.names = (*map(name_of, self.whole), *self.fields)
+        self.names = (*map(name_of, self.whole), *self.fields, *(LOST,) * d.carries)
         self.step_names = *self.operand_names, *self.option_names, *self.fields
         #: Where options begin, lengths begin, and states begin.
         self.count, self.options_end, self.end = len(operands), len(self.token), len(self.whole)
@@ -82,6 +86,7 @@ class Signature:
         packed = named.get("cu_seqlens") is not None
         own |= {"key_lengths": 0}
         own |= {x: len(dims) + packed for x, dims in self.description.fields.items()}
+        own[LOST] = own.get("s")
         return [own.get(name) for name in named]
 
     def ranks_backward(self, *axes: int | None) -> list[int | None]:
@@ -112,12 +117,14 @@ class Signature:
         sizes |= d.sizes(named, sizes)
         if named.get("cu_seqlens") is not None:
             lead = (*lead, named["cu_seqlens"].shape[0] - 1)
+        there = zip(d.fields.items(), self.states.present(args), strict=True)
+        cores = {x: tuple(sizes[y] for y in dims) for (x, dims), exists in there if exists}
+        if LOST in named:
+            cores[LOST] = (*cores["s"][:-1], sum(exact.columns(cores)))
         dtype = work_dtype(like.dtype)
         return o, *(
-            like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
-            if there
-            else conversions.nothing()
-            for dims, there in zip(d.fields.values(), self.states.present(args), strict=True)
+            like.new_empty((*lead, *cores[x]), dtype=dtype) if x in cores else conversions.nothing()
+            for x in (*self.fields, *(LOST,) * (LOST in named))
         )
 
     def fake_backward(self, *args: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..._call import pools
+from ..._call import exact, pools
 from ..._call.cut import Segments, positions
 from ..._states.state_arrays import checked_lengths
 from . import conversions, option_checks, private
@@ -28,6 +28,7 @@ def forward(
     initial_state: Any, return_state: bool, **options: Any,
 ) -> Any:  # fmt: skip
     """The output, and the states that are asked for."""
+    exact.refuse(operator.name, return_state, initial_state, "with state_indices or state_at")
     pool = None
     if state_indices is not None and state_at is not None:
         fields = [initial_state] if isinstance(initial_state, Tensor) else initial_state or ()

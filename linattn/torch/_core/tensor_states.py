@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._states.state_arrays import State
+from ..._states.state_arrays import ExactState, State, exact_state
 from . import conversions
 from .descriptions import Description
 
@@ -76,6 +76,14 @@ class States:
             fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
         return tuple(fields)
 
+    def lost(self, name: str, state: Any) -> Tensor | None:
+        """What the initial state has lost; None if nothing."""
+        if type(state) is not ExactState:
+            return None
+        lost: Tensor = state.lost
+        conversions.check(name, "initial_state.lost", lost)
+        return lost
+
     def as_given(self, fields: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor]:
         """Fields of a new state, those that were given in 16 bits rounded to these."""
         return [
@@ -83,14 +91,18 @@ class States:
             for x, y in zip(fields, given, strict=True)
         ]
 
-    def result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
-        """The state that an operator returned, whose absent arrays are empty tensors there."""
+    def result(self, fields: Sequence[Tensor], args: Sequence[Any], *, exact: bool = False) -> Any:
+        """The state that an operator returned, whose absent arrays are empty tensors there.
+
+        What the state has lost may follow them.
+        """
         if self.one_array:
             return fields[0]
         if len(fields) == 1:
             return self._holder(fields[0])
-        there = zip(fields, self.present(args), strict=True)
-        return self._holder(*[x if exists else None for x, exists in there])
+        there = zip(fields[: len(self.fields)], self.present(args), strict=True)
+        state = self._holder(*[x if exists else None for x, exists in there])
+        return exact_state(state, fields[-1]) if exact else state
 
     def present(self, args: Sequence[Any]) -> list[bool]:
         """Which arrays a state has, with these options."""

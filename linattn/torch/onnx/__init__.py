@@ -6,8 +6,11 @@ The causal, gated, delta and gated delta rules and the short convolution become 
 CausalConvWithState: ONNX Runtime's own operators or, with `export`, those of ONNX's opset 27.
 Every other operator becomes ONNX's standard ones, recurrences a loop over tokens (Scan).
 
-16-bit operands are computed in float32, as in linattn.  Calls with ``cu_seqlens`` or ``block``,
-gradients and steps with ``in_place=True`` cannot be exported and raise NotImplementedError.
+With ``block`` the tokens of a block are there twice: first they write, then they read.
+
+16-bit operands are computed in float32, as in linattn.  Calls with ``cu_seqlens`` or
+``return_state="exact"``, gradients and steps with ``in_place=True`` cannot be exported and raise
+NotImplementedError.
 """
 
 from __future__ import annotations
@@ -116,8 +119,8 @@ def export(
     ValueError
         If ``opset_version`` is out of range, or ``dynamo`` is False.
     NotImplementedError
-        If a call in the model cannot be exported: it has ``cu_seqlens`` or ``block``, is a
-        gradient, or writes to its state in place.
+        If a call in the model cannot be exported: it has ``cu_seqlens`` or
+        ``return_state="exact"``, is a gradient, or writes to its state in place.
     Exception
         Those of torch.onnx.export.
 

@@ -41,8 +41,6 @@ class Call:
         self.ops = Ops(self.values, contrib)
         if self.named.get("cu_seqlens") is not None:
             raise unsupported(self.name, "cu_seqlens", "padded sequences with key_lengths")
-        if self.named.get("block") is not None:
-            raise unsupported(self.name, "block", "tokens that each read their own state")
         shapes = {
             x: _shapes.sizes(y) for x in operator.operand_names if (y := self.named[x]) is not None
         }

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from ..._call.recurrence import RECURRENCES
 from . import _attention, _map_nodes, _shapes
+from ._blocks import Blocks
 from ._graph_call import Call
 from ._ops import Value
 from ._tokens import RESCALED, RULES, Rule
@@ -20,13 +21,15 @@ READING = {"q", "C", "z"}
 def recurrence(call: Call) -> tuple[Value, dict[str, Value]]:
     """The output of a recurrence, and the fields of its state after the last token."""
     rule = _prepared(call, RULES[call.operator.name])
+    in_blocks = call.named.get("block") is not None
+    blocks = Blocks(call, [*_tokens(call, rule)]) if in_blocks else None
     if _attention.fits(call, rule):
         o, last = _attention.linear_attention(call, rule)
     else:
         o, last = _loop(call, rule)
     if rule.after is not None:
         o = rule.after(call.ops, call.x, o)
-    return o, last
+    return o if blocks is None else blocks.outputs(o), last
 
 
 def _prepared(call: Call, rule: Rule) -> Rule:

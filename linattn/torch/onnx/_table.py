@@ -34,13 +34,20 @@ def translations(*, contrib: bool) -> dict[Any, Callable[..., Any]]:
             forms += [(operator.stateful, False), (operator.new_step, True)]
             gradients.append(operator._stateful_backward)
         table |= {form.op: _translation(operator, step, contrib) for form, step in forms}
-        table |= {x.op: _refused(operator.name) for x in gradients}
+        table |= {x.op: _refused(operator.name, *_GRADIENT) for x in gradients}
+        if operator.description.carries:
+            table[operator.exact.op] = _refused(operator.name, *_EXACT)
     return table
 
 
-def _refused(name: str) -> Callable[..., Any]:
+#: What is refused, and what to do instead.
+_GRADIENT = "a gradient", "a model that returns its output alone"
+_EXACT = "an ExactState", "return_state=True"
+
+
+def _refused(name: str, given: str, instead: str) -> Callable[..., Any]:
     def refuse(*args: Any) -> Any:
-        raise unsupported(name, "a gradient", "a model that returns its output alone")
+        raise unsupported(name, given, instead)
 
     return refuse
 
