@@ -86,10 +86,16 @@ def tensor_array(torch: tuple[Any, ...], x: Any, /) -> np.ndarray[Any, Any]: ...
 def tensor_call(
     torch: tuple[Any, ...],
     recorded: bool | None,
-    threads: int,
     function: Callable[..., Any],
     operands: tuple[Any, ...],
     given: dict[str, Any],
     options: dict[str, Any],
+    /,
+) -> Any: ...
+def tensor_step(
+    torch: tuple[Any, ...],
+    step: tuple[Any, ...],
+    in_place: bool,
+    arguments: tuple[Any, ...],
     /,
 ) -> Any: ...

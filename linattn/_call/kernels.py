@@ -126,6 +126,9 @@ class Kernels(Interface):
             stem, end, _ = step.partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}", False)
             self.step_op = [*operators].index(step)  #: as `fast_step` takes it
+        plain = {"s", "z"} if self.normalizer else {"s"}
+        #: Whether `fast_step` may know its steps: their states are plain, without options.
+        self.plain_step = not (self.cross or self.flags["step"]) and {*self.fields} <= plain
 
     def _gufuncs(self, form: str, blocks: bool) -> Table:
         return Table(

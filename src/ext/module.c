@@ -11,6 +11,7 @@
 #include "job.h"
 #include "pool.h"
 #include "scratch.h"
+#include "tensor_array.h"
 #include "tensor_call.h"
 #include "xla.h"
 #include "xla_python.h"
@@ -287,6 +288,7 @@ static PyMethodDef methods[] = {
     {"poison_scratch", poison_scratch, METH_O, NULL},
     {"tensor_array", (PyCFunction)(void (*)(void))la_tensor_array, METH_FASTCALL, NULL},
     {"tensor_call", (PyCFunction)(void (*)(void))la_tensor_call, METH_FASTCALL, NULL},
+    {"tensor_step", (PyCFunction)(void (*)(void))la_tensor_step, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -312,7 +314,7 @@ exec(PyObject *module)
         }
         la_pool_init();
         la_pool_set_num_threads(la_pool_cpus());
-        if (la_tensor_call_init() < 0) {
+        if (la_tensor_array_init() < 0) {
             return -1;
         }
         initialized = 1;

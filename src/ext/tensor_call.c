@@ -2,148 +2,29 @@
  *
  * A tensor is lent to the function as an array of its memory, and an array of the
  * result becomes a tensor.  What the function returns of what it was lent has been
- * written to; the caller gets its own tensor, or state, back.  A tensor's numpy() would
- * pin its storage, which can then never be resized; sharded training frees parameters
- * by resizing them. */
+ * written to; the caller gets its own tensor, or state, back. */
 #include "numpy_api.h"
 
 #include "tensor_call.h"
 
+#include "gufunc.h"
 #include "pool.h"
+#include "tensor_array.h"
 
 enum { LENT = 64 };
 
 /* The members of `torch`. */
-enum { CLASSES, OPERAND_DTYPES, DTYPES, TENSOR, WRITTEN };
-
-enum { IS_CPU, REQUIRES_GRAD, DTYPE, IS_NEG, IS_CONJ, DATA_PTR, SHAPE, STRIDE, NNAMES };
-
-static PyObject *names[NNAMES];
+enum { CLASSES, OPERAND_DTYPES, DTYPES, FROM_NUMPY, TENSOR, WRITTEN, THREADS };
 
 struct lending {
     PyObject *torch;
-    int seen; /* whether PyTorch has seen the call: it is inside an operator's kernel */
+    int seen; /* whether PyTorch has seen the call: it is inside an operator's kernel,
+               * whose tensors have passed la_tensor_check, or the dispatcher */
     int recorded; /* whether PyTorch has to see tensors that require gradients */
     int dtypes;   /* which dtypes tensors may have: OPERAND_DTYPES or DTYPES */
     int count;
     PyObject *from[LENT], *lent[LENT]; /* tensors and tuples of them */
 };
-
-int
-la_tensor_call_init(void)
-{
-    static const char *const text[] = {
-        [IS_CPU] = "is_cpu",   [REQUIRES_GRAD] = "requires_grad",
-        [DTYPE] = "dtype",     [IS_NEG] = "is_neg",
-        [IS_CONJ] = "is_conj", [DATA_PTR] = "data_ptr",
-        [SHAPE] = "shape",     [STRIDE] = "stride",
-    };
-    for (int i = 0; i < NNAMES; i++) {
-        names[i] = PyUnicode_InternFromString(text[i]);
-        if (names[i] == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* Whether an attribute, or what a method returns, is True; -1 on an error. */
-static int
-is_true(PyObject *x, int name, int method)
-{
-    PyObject *answer = method ? PyObject_CallMethodObjArgs(x, names[name], NULL)
-                              : PyObject_GetAttr(x, names[name]);
-    const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
-    Py_XDECREF(answer);
-    return truth;
-}
-
-/* Reads sizes or strides from a tuple, times a factor; -1 on an error. */
-static int
-read_axes(PyObject *tuple, Py_ssize_t count, npy_intp factor, npy_intp *axes)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PyTuple_GetItem(tuple, i);
-        axes[i] = item == NULL ? -1 : PyLong_AsSsize_t(item);
-        if (axes[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        axes[i] *= factor;
-    }
-    return 0;
-}
-
-/* An array of the memory of x, of that dtype. */
-static PyObject *
-array_of(PyObject *x, PyArray_Descr *dtype)
-{
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS], some = 1;
-    PyObject *array = NULL, *address = NULL, *steps = NULL;
-    PyObject *sizes = PyObject_GetAttr(x, names[SHAPE]);
-    const Py_ssize_t axes = sizes == NULL ? -1 : PyTuple_Size(sizes);
-    if (sizes != NULL && axes < 0) {
-        PyErr_Clear();
-        PyErr_SetString(PyExc_TypeError, "the shape of the tensor is no tuple");
-    }
-    if (axes > NPY_MAXDIMS) {
-        PyErr_Format(PyExc_ValueError, "%zd axes; expected at most %d", axes,
-                     NPY_MAXDIMS);
-    }
-    if (axes < 0 || axes > NPY_MAXDIMS ||
-        (address = PyObject_CallMethodObjArgs(x, names[DATA_PTR], NULL)) == NULL ||
-        (steps = PyObject_CallMethodObjArgs(x, names[STRIDE], NULL)) == NULL ||
-        read_axes(sizes, axes, 1, shape) < 0 ||
-        read_axes(steps, axes, PyDataType_ELSIZE(dtype), strides) < 0) {
-        goto done;
-    }
-    for (Py_ssize_t i = 0; i < axes; i++) {
-        some &= shape[i] != 0;
-    }
-    void *data = PyLong_AsVoidPtr(address);
-    if (data == NULL && some) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "the tensor has no memory");
-        }
-        goto done;
-    }
-    /* Without an address, NumPy allocates memory, which is right for an empty array. */
-    array = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)dtype), (int)axes, shape,
-        data == NULL ? NULL : strides, data, NPY_ARRAY_WRITEABLE, NULL);
-    if (array != NULL && data != NULL &&
-        PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(x)) < 0) {
-        Py_CLEAR(array);
-    }
-done:
-    Py_XDECREF(sizes);
-    Py_XDECREF(address);
-    Py_XDECREF(steps);
-    return array;
-}
-
-/* The dtype of the numbers in a tensor's memory, borrowed; NULL if there is none. */
-static PyArray_Descr *
-dtype_of(PyObject *dtypes, PyObject *x)
-{
-    PyObject *dtype = PyObject_GetAttr(x, names[DTYPE]);
-    PyObject *found = dtype == NULL ? NULL : PyDict_GetItemWithError(dtypes, dtype);
-    int hidden = found == NULL ? 1 : is_true(x, IS_NEG, 1);
-    if (hidden == 0 && PyDataType_ISCOMPLEX((PyArray_Descr *)found)) {
-        hidden = is_true(x, IS_CONJ, 1);
-    }
-    if (hidden == 0) {
-        hidden = is_true(x, IS_CPU, 0) - 1;
-    }
-    if (hidden != 0 && !PyErr_Occurred()) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "no array of a tensor of %S, on another device, or with the bit of "
-            "-x or conj x",
-            dtype);
-    }
-    Py_XDECREF(dtype);
-    return hidden == 0 ? (PyArray_Descr *)found : NULL;
-}
 
 PyObject *
 la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -152,8 +33,21 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
         PyErr_SetString(PyExc_TypeError, "expected a tuple and a tensor");
         return NULL;
     }
-    PyArray_Descr *dtype = dtype_of(PyTuple_GetItem(args[0], DTYPES), args[1]);
-    return dtype == NULL ? NULL : array_of(args[1], dtype);
+    PyArray_Descr *dtype = la_tensor_dtype(PyTuple_GetItem(args[0], DTYPES), args[1]);
+    return dtype == NULL || la_tensor_check(args[1], dtype) < 0
+               ? NULL
+               : la_tensor_array_of(args[1], dtype);
+}
+
+/* Has calls use as many threads as PyTorch's operators; what they used, or -1 on an
+ * error. */
+static long
+hold_threads(PyObject *torch)
+{
+    PyObject *count = PyObject_CallNoArgs(PyTuple_GetItem(torch, THREADS));
+    const long threads = count == NULL ? -1 : PyLong_AsLong(count);
+    Py_XDECREF(count);
+    return threads < 0 ? -1 : la_pool_hold_threads(threads);
 }
 
 /* --- lending ------------------------------------------------------------------ */
@@ -166,7 +60,7 @@ is_lendable(const struct lending *l, PyObject *x)
     PyObject *classes = PyTuple_GetItem(l->torch, CLASSES);
     for (Py_ssize_t i = 0; i < PyTuple_Size(classes); i++) {
         if ((PyObject *)Py_TYPE(x) == PyTuple_GetItem(classes, i)) {
-            return l->recorded && is_true(x, REQUIRES_GRAD, 0) != 0 ? -1 : 1;
+            return l->recorded && la_tensor_requires_grad(x) != 0 ? -1 : 1;
         }
     }
     const int tensor = PyObject_IsInstance(x, PyTuple_GetItem(classes, 0));
@@ -220,8 +114,11 @@ lend(struct lending *l, PyObject *x)
     if (lendable <= 0) { /* operands are tensors, or PyTorch's operators convert them */
         return lendable < 0 || l->dtypes == OPERAND_DTYPES ? NULL : Py_NewRef(x);
     }
-    PyArray_Descr *dtype = dtype_of(PyTuple_GetItem(l->torch, l->dtypes), x);
-    return dtype == NULL ? NULL : note(l, x, array_of(x, dtype));
+    PyArray_Descr *dtype = la_tensor_dtype(PyTuple_GetItem(l->torch, l->dtypes), x);
+    if (dtype == NULL || (!l->seen && la_tensor_check(x, dtype) < 0)) {
+        return NULL;
+    }
+    return note(l, x, la_tensor_array_of(x, dtype));
 }
 
 /* --- and back ----------------------------------------------------------------- */
@@ -279,7 +176,12 @@ give_back(struct lending *l, PyObject *x, PyObject *written)
     if (!PyArray_Check(x)) {
         return Py_NewRef(x);
     }
-    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(l->torch, TENSOR), x, NULL);
+    PyArrayObject *array = (PyArrayObject *)x;
+    const int plain =
+        PyArray_IS_C_CONTIGUOUS(array) &&
+        PyArray_TYPE(array) < NPY_USERDEF; /* bfloat16 is no dtype of NumPy's */
+    PyObject *make = PyTuple_GetItem(l->torch, plain ? FROM_NUMPY : TENSOR);
+    return PyObject_CallFunctionObjArgs(make, x, NULL);
 }
 
 /* The caller's results, once PyTorch knows of the tensors that were written to. */
@@ -341,15 +243,24 @@ refuse(const struct lending *l)
     Py_RETURN_NOTIMPLEMENTED;
 }
 
+/* Drops what stood for tensors. */
+static void
+release(struct lending *l)
+{
+    for (int i = 0; i < l->count; i++) {
+        Py_DECREF(l->lent[i]);
+    }
+}
+
 PyObject *
 la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    enum { TORCH, RECORDED, THREADS, FUNCTION, OPERANDS, GIVEN, OPTIONS, NARGS };
+    enum { TORCH, RECORDED, FUNCTION, OPERANDS, GIVEN, OPTIONS, NARGS };
     if (nargs != NARGS || !PyTuple_Check(args[TORCH]) ||
         !PyTuple_Check(args[OPERANDS]) || !PyDict_Check(args[GIVEN]) ||
         !PyDict_Check(args[OPTIONS])) {
         PyErr_SetString(PyExc_TypeError,
-                        "expected a tuple, a bool, an int, a function, a tuple and two "
+                        "expected a tuple, a bool, a function, a tuple and two "
                         "dicts");
         return NULL;
     }
@@ -357,7 +268,6 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
                         .seen = args[RECORDED] == Py_None,
                         .recorded = args[RECORDED] == Py_True,
                         .dtypes = OPERAND_DTYPES};
-    const long threads = PyLong_AsLong(args[THREADS]);
     PyObject *operands = lend(&l, args[OPERANDS]), *positional = NULL, *result = NULL;
     l.dtypes = DTYPES;
     PyObject *all = operands == NULL ? NULL : keywords(&l, args[GIVEN], args[OPTIONS]);
@@ -366,17 +276,101 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     }
     else if ((positional = PyTuple_New(1)) != NULL) {
         PyTuple_SetItem(positional, 0, Py_NewRef(operands));
-        const long held = la_pool_hold_threads(threads);
-        PyObject *found = PyObject_Call(args[FUNCTION], positional, all);
-        la_pool_hold_threads(held);
+        const long held = hold_threads(l.torch);
+        PyObject *found = NULL;
+        if (held >= 0) {
+            found = PyObject_Call(args[FUNCTION], positional, all);
+            la_pool_hold_threads(held);
+        }
         result = found == NULL ? NULL : results(&l, found);
         Py_XDECREF(found);
     }
     Py_XDECREF(positional);
     Py_XDECREF(operands);
     Py_XDECREF(all);
-    for (int i = 0; i < l.count; i++) {
-        Py_DECREF(l.lent[i]);
-    }
+    release(&l);
     return result;
+}
+
+/* --- steps -------------------------------------------------------------------- */
+
+/* The members of `step` of la_tensor_step. */
+enum { OP, COUNT, AFTER, S, Z, MAP, NORMALIZE, SCALE, EPS, NSTEP };
+
+/* Sets the number of the operator, and s, z and options of a step: arguments at their
+ * places, or values that stand for those that there are not.  1 if no argument follows
+ * s and z, 0 if one does, -1 on an error. */
+static int
+read_step(PyObject *step, PyObject *arguments, PyObject **x)
+{
+    for (int i = 0; i < NSTEP; i++) {
+        x[i] = PyTuple_GetItem(step, i);
+        if (i >= S && x[i] != NULL && PyLong_CheckExact(x[i])) {
+            x[i] = PyTuple_GetItem(arguments, PyLong_AsSsize_t(x[i]));
+        }
+        if (x[i] == NULL) {
+            return -1;
+        }
+        if (i < S && !PyLong_Check(x[i])) {
+            PyErr_SetString(PyExc_TypeError, "expected three ints first");
+            return -1;
+        }
+    }
+    int plain = 1;
+    for (Py_ssize_t i = PyLong_AsSsize_t(x[AFTER]); i < PyTuple_Size(arguments); i++) {
+        plain = plain && PyTuple_GetItem(arguments, i) == Py_None;
+    }
+    return plain;
+}
+
+/* What fast_step returns for a step of these, in arrays. */
+static PyObject *
+take_step(struct lending *l, PyObject *operands, PyObject *const *x, PyObject *in_place)
+{
+    PyObject *given = lend(l, operands), *s = given == NULL ? NULL : lend(l, x[S]),
+             *z = s == NULL ? NULL : lend(l, x[Z]), *found = NULL;
+    if (z == NULL) {
+        found = refuse(l);
+    }
+    else {
+        PyObject *const call[] = {x[OP],  given,        s,        z,     in_place,
+                                  x[MAP], x[NORMALIZE], x[SCALE], x[EPS]};
+        const long held = hold_threads(l->torch);
+        if (held >= 0) {
+            found = la_fast_step(NULL, call, sizeof call / sizeof *call);
+            la_pool_hold_threads(held);
+        }
+    }
+    Py_XDECREF(given);
+    Py_XDECREF(s);
+    Py_XDECREF(z);
+    return found;
+}
+
+PyObject *
+la_tensor_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    enum { TORCH, STEP, IN_PLACE, ARGUMENTS, NARGS };
+    if (nargs != NARGS || !PyTuple_Check(args[TORCH]) || !PyTuple_Check(args[STEP]) ||
+        !PyTuple_Check(args[ARGUMENTS])) {
+        PyErr_SetString(PyExc_TypeError, "expected two tuples, a bool and a tuple");
+        return NULL;
+    }
+    PyObject *x[NSTEP];
+    const int plain = read_step(args[STEP], args[ARGUMENTS], x);
+    if (plain <= 0) {
+        return plain < 0 ? NULL : Py_NewRef(Py_NotImplemented);
+    }
+    struct lending l = {.torch = args[TORCH], .seen = 1, .dtypes = DTYPES};
+    PyObject *operands =
+        PyTuple_GetSlice(args[ARGUMENTS], 0, PyLong_AsSsize_t(x[COUNT]));
+    PyObject *found =
+        operands == NULL ? NULL : take_step(&l, operands, x, args[IN_PLACE]);
+    PyObject *answer = found == NULL                ? NULL
+                       : found == Py_NotImplemented ? Py_NewRef(found)
+                                                    : results(&l, found);
+    Py_XDECREF(found);
+    Py_XDECREF(operands);
+    release(&l);
+    return answer;
 }

@@ -74,7 +74,7 @@ def test_memory_that_is_refused():
     assert tensor_array(_SEEN, Odd(0, (0, 3), (3, 1))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("args", [(), (1,) * 7, (_SEEN, None, 1, len, [], {}, {})])
+@pytest.mark.parametrize("args", [(), (1,) * 7, (_SEEN, None, len, [], {}, {})])
 def test_calls_that_are_refused(args):
     with pytest.raises(TypeError, match="expected a tuple, a bool"):
         tensor_call(*args)
@@ -87,10 +87,10 @@ def test_calls_with_many_tensors():
         return sum(operands)
 
     x = torch.ones(2)
-    assert tensor_call(_SEEN, None, 1, function, (x,) * 60, {}, {}).tolist() == [60, 60]
-    assert tensor_call(_SEEN, False, 1, function, (x,) * 70, {}, {}) is NotImplemented
+    assert tensor_call(_SEEN, None, function, (x,) * 60, {}, {}).tolist() == [60, 60]
+    assert tensor_call(_SEEN, False, function, (x,) * 70, {}, {}) is NotImplemented
     with pytest.raises(TypeError, match="operand"):
-        tensor_call(_SEEN, None, 1, function, (x,) * 70, {}, {})
+        tensor_call(_SEEN, None, function, (x,) * 70, {}, {})
 
 
 # --- storages stay as they were --------------------------------------------------------

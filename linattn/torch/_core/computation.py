@@ -12,8 +12,14 @@ from torch import Tensor
 from ..._call import exact
 from . import conversions, map_texts
 from .descriptions import Description
-from .direct import compute
+from .direct import compute, plain_step
 from .signature import Signature
+
+#: What C takes of a plain step beside its operands, and what stands for arguments that an
+#: operator lacks.
+_PLAIN = {
+    "s": None, "z": None, "feature_map": "identity", "normalize": False, "scale": 1.0, "eps": 0.0,
+}  # fmt: skip
 
 
 class Computation(Signature):
@@ -27,6 +33,13 @@ class Computation(Signature):
         self._exact_of = partial(exact.apart, d.forward)
         #: Where what states have lost follows them.
         self._whole = self.end + len(self.fields)
+        self._plain_step = _no_step if d.plain_step is None else self._step_of_c(d.plain_step)
+
+    def _step_of_c(self, number: int) -> Any:
+        """`plain_step` of the arguments of the step's operator."""
+        places = {name: i for i, name in enumerate(self.step_names)}
+        found = [places.get(name, value) for name, value in _PLAIN.items()]
+        return plain_step((number, self.count, self.options_end + 2, *found))
 
     def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """The operands, lengths and options, up to a place, as NumPy's functions take them."""
@@ -86,11 +99,19 @@ class Computation(Signature):
         return compute(self.step_of, operands, given, options | {"in_place": in_place})
 
     def run_new_step(self, *args: Any) -> Any:
-        o, state = self.run_step(*args)
+        found = self._plain_step(False, args)
+        if found is NotImplemented:
+            o, state = self.run_step(*args)
+        else:
+            o, *fields = found
+            state = *fields, None
         return o, *self.states.unpack(state)
 
     def run_step_in_place(self, *args: Any) -> Tensor:
-        o: Tensor = self.run_step(*args, in_place=True)[0]
+        found = self._plain_step(True, args)
+        if found is NotImplemented:
+            found = self.run_step(*args, in_place=True)
+        o: Tensor = found[0]
         return o
 
     # --- gradients ---------------------------------------------------------------
@@ -128,6 +149,11 @@ class Computation(Signature):
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
+
+
+def _no_step(*args: Any) -> Any:
+    """For operators whose steps need Python."""
+    return NotImplemented
 
 
 def first(x: Any) -> Any:

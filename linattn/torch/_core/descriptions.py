@@ -29,6 +29,7 @@ class Description(NamedTuple):
     backward: Callable[..., Any]  #: ``backward(operands, grad_out, **options)``
     step: Any = None  #: ``step(operands, state, **options)``
     step_name: str = ""
+    plain_step: int | None = None  #: the step's number, as C takes it, if C may take it at once
     keeps_strides: bool = False  #: whether the output has strides in the order of the values'
     fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
     one_array: bool = False  #: whether a state is an array
@@ -64,8 +65,9 @@ def of_recurrence(r: Recurrence) -> Description:
             fields["log_scale"] = fields["z"]
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
-        keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array,
-        holder=r.holder, carries=r.compensated and not r.cross, lengths=r.keys, blocks=r.blocks,
+        plain_step=r.step_op if r.plain_step else None, keeps_strides=True,
+        fields={} if r.cross else fields, one_array=r.one_array, holder=r.holder,
+        carries=r.compensated and not r.cross, lengths=r.keys, blocks=r.blocks,
         half_states=r.half_states,
         sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip

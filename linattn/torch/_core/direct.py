@@ -8,6 +8,7 @@ without a gradient, go this way at once; the others through an `Operator`, whose
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._linattn import tensor_array, tensor_call
+from ..._linattn import tensor_array, tensor_call, tensor_step
 from ..._states.state_arrays import updated
 from . import private
-from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL
+from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL, has_bits
 
 PLAIN = Tensor, torch.nn.Parameter  #: the classes of tensors that no subclass changes
 
@@ -39,13 +40,21 @@ def _view(x: np.ndarray[Any, Any]) -> Tensor:
 
 _ALL = DTYPES | COMPLEX
 _REAL = {x: y for x, y in DTYPES.items() if x in REAL}
+_PYTORCH = increment_version, torch.get_num_threads
 #: What tensors are to the C code, by whether operands may be complex.
 _LENT = {
-    complex_too: (PLAIN, _REAL | (COMPLEX if complex_too else {}), _ALL, _view, increment_version)
+    complex_too: (
+        PLAIN,
+        _REAL | (COMPLEX if complex_too else {}),
+        _ALL,
+        torch.from_numpy,
+        _view,
+        *_PYTORCH,
+    )
     for complex_too in (False, True)
 }
 #: The same in the kernel of an operator, where graphs know results as contiguous.
-_SEEN = PLAIN, _ALL, _ALL, tensor, increment_version
+_SEEN = PLAIN, _ALL, _ALL, torch.from_numpy, tensor, *_PYTORCH
 
 
 def direct(
@@ -60,8 +69,7 @@ def direct(
     if private.is_watched():
         return NotImplemented
     return tensor_call(
-        _LENT[complex_too], torch.is_grad_enabled(), torch.get_num_threads(), function,
-        tuple(operands), given, options,
+        _LENT[complex_too], torch.is_grad_enabled(), function, tuple(operands), given, options
     )  # fmt: skip
 
 
@@ -70,16 +78,26 @@ def compute(
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
     """The same in the kernel of an operator, which PyTorch has called."""
-    return tensor_call(
-        _SEEN, None, torch.get_num_threads(), function, tuple(operands), given, options
-    )
+    return tensor_call(_SEEN, None, function, tuple(operands), given, options)
+
+
+def plain_step(step: tuple[Any, ...]) -> Callable[..., Any]:
+    """A function of ``in_place`` and the arguments of an operator of PyTorch, in its kernel.
+
+    It returns o, s and z of a step that needs nothing of Python; otherwise NotImplemented, and then
+    `compute` has to.  ``step`` is as in src/ext/tensor_call.h.
+    """
+    return partial(tensor_step, _SEEN, step)
 
 
 def is_plain(args: Iterable[Any]) -> bool:
     """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
     if torch.compiler.is_compiling() or private.is_watched():
         return False
-    return all([x.is_cpu if type(x) in PLAIN else not isinstance(x, Tensor) for x in args])
+    return all([
+        x.is_cpu and not has_bits(x) if type(x) in PLAIN else not isinstance(x, Tensor)
+        for x in args
+    ])  # fmt: skip
 
 
 def array(x: Tensor) -> np.ndarray[Any, Any]:
