@@ -7,6 +7,7 @@ import pytest
 from adjoint import check
 from bounds import close, roundings
 from operands import twin
+from slow import each
 from states import assert_same, drawn, flat
 from table import BLOCKS, FIRST, allowed, apply, first_of, same
 
@@ -16,7 +17,7 @@ from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
 
 LEAD, N = (2,), 11
-EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
+EACH = each(BLOCKS)
 ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 
 

@@ -1,6 +1,7 @@
 """The stand-in for causal_conv1d against loops over its equation."""
 
 import pytest
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -174,8 +175,8 @@ def test_rows_of_a_larger_state():
     assert torch.equal(pool, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *slow(torch.float16)])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, *slow(torch.float16)])
 @pytest.mark.parametrize("length", [WIDTH - 1, WIDTH, WIDTH + 3])
 @pytest.mark.parametrize("axis", [True, False])
 @pytest.mark.parametrize("indices", [None, [4, 0, 2], [4, -1, 2]])

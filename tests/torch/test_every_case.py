@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
+from slow import each
 from states import flat
 from table import ALL, BLOCKS, CASES, RULES, allowed, apply
 
@@ -11,8 +12,8 @@ lt = pytest.importorskip("linattn.torch")
 
 from tensors import arrays, leaves, tensor_state, tensors  # noqa: E402
 
-EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
-HELD = pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
+EACH = each(ALL + BLOCKS)
+HELD = each(CASES + BLOCKS)
 
 
 def assert_same(result, expected):
@@ -63,7 +64,7 @@ def test_gradients_of_a_step(case):
         close(token[name].grad.numpy(), y, atol=allowed(*flat(expected)))
 
 
-@pytest.mark.parametrize("case", RULES + BLOCKS, ids=str)
+@each(RULES + BLOCKS)
 def test_packed_sequences(case):
     operands = case.operands((), 9)
     bounds = torch.tensor([0, 4, 4, 9])
