@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from slow import crossed, each
+from slow import each, grid
 from states import flat
 from table import ALL, BLOCKS, CASES, allowed, first_of
 
@@ -57,14 +57,10 @@ def test_states_and_steps(case):
     compare(result, list(case.one_step(operands, 0, start)))
 
 
-@pytest.mark.parametrize(
-    ("case", "dtype"),
-    crossed(
-        lambda case, dtype: case in (FIRST if dtype == "bfloat16" else FIRST[:4]),
-        [x for x in ALL + BLOCKS if x.name != "linformer"],
-        ["bfloat16", "float16", "float32"],
-    ),
-    ids=str,
+@grid(
+    lambda case, dtype: case in (FIRST if dtype == "bfloat16" else FIRST[:4]),
+    case=[x for x in ALL + BLOCKS if x.name != "linformer"],
+    dtype=["bfloat16", "float16", "float32"],
 )
 def test_dtypes(case, dtype):
     """The bits of NumPy's results and gradients, which JAX rounds to their operands' dtypes."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from operands import twin
-from slow import crossed, each, slow
+from slow import each, grid, looped, slow
 from states import assert_same, flat
 from table import BLOCKS, GATES, ROUNDINGS, first_of, same
 
@@ -17,7 +17,7 @@ EACH = each(BLOCKS)
 ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 #: A part of a chunk, not a divisor of one; a chunk; several and a part; more than there are tokens.
 SOME = [2, 7, 16, 37, 1000]
-LENGTHS = pytest.mark.parametrize("block", SOME)
+LENGTHS = looped(block=SOME)
 N = 75
 
 
@@ -26,9 +26,8 @@ def having(case, **options):
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("block", "dtype"),
-    crossed(lambda block, dtype: dtype == "float32" or block == 7, SOME, ["float32", "float64"]),
+@grid(
+    lambda block, dtype: dtype == "float32" or block == 7, block=SOME, dtype=["float32", "float64"]
 )
 def test_many_chunks(case, block, dtype):
     """Results are those of the twin, with states, lengths and every kind of decay."""

@@ -4,7 +4,7 @@ import bounds
 import numpy as np
 import pytest
 from bounds import close_to_largest as close
-from slow import crossed, slow
+from slow import grid, slow
 
 import linattn
 from linattn import State
@@ -70,7 +70,7 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("keys", crossed(lambda keys: keys == "all keys alike", SLOW))
+@grid(lambda keys: keys == "all keys alike", keys=SLOW)
 def test_slow_decays(keys):
     """max - w rounds to a multiple of an ulp of max, against which w is small."""
     n, m, w = 8000, 3, 1e-4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bounds import close
 from operands import dims, given, make
-from slow import first_of_each, only
+from slow import first_of_each
 
 import linattn
 
@@ -79,18 +79,14 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
-#: One of each function, and one with lengths of each kind.
-EACH_KIND_OF_LENGTHS = pytest.mark.parametrize(
-    ("name", "operands", "options"),
-    first_of_each(CASES, IDS, kind=lambda x: (x[0], *({"key_lengths", "cu_seqlens"} & {*x[2]}))),
+#: One of each function, and one with lengths of each kind; of each kind of recurrence, and others.
+EACH_ONCE, EACH_KIND = (
+    pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS, kind=kind))
+    for kind in (
+        lambda x: (x[0], *({"key_lengths", "cu_seqlens"} & {*x[2]})),
+        lambda x: x[0] in ("gated_delta", "selective_scan", "mlstm", "softmax_attention") and x[0],
+    )
 )
-#: For what compiles several times: of each kind of recurrence, and without one.
-KINDS = {"causal", "gated_delta", "selective_scan", "mlstm", "softmax_attention"}
-EACH_KIND = pytest.mark.parametrize(
-    ("name", "operands", "options"),
-    only([next(x for x in IDS if x.startswith(f"{y}-")) for y in KINDS],
-         [pytest.param(*case, id=x) for case, x in zip(CASES, IDS, strict=True)]),
-)  # fmt: skip
 ATTENTION = [
     case
     for case in CASES

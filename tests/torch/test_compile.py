@@ -1,7 +1,7 @@
 """torch.compile, in one graph, of functions that create maps and states."""
 
 import pytest
-from slow import crossed, slow
+from slow import crossed, grid, slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -51,9 +51,7 @@ MAPS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", crossed(lambda name: name.split()[0] in ("DPFP", "FeedforwardKernel", "of"), MAPS)
-)
+@grid(lambda name: name.split()[0] in ("DPFP", "FeedforwardKernel", "of"), name=MAPS)
 def test_maps_made_inside(name):
     make, x = MAPS[name], torch.randn(3, 5, 4)
     assert_same(both(lambda x: la.causal(x, x, x, feature_map=make()), x))
@@ -97,13 +95,10 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "dynamic"),
-    crossed(
-        lambda name, dynamic: dynamic is None and name not in ("step", "dpfp", "function"),
-        STATES,
-        [None, True],
-    ),
+@grid(
+    lambda name, dynamic: dynamic is None and name not in ("step", "dpfp", "function"),
+    name=STATES,
+    dynamic=[None, True],
 )
 def test_initial_states(name, dynamic):
     options, x = STATES[name], torch.randn(3, 5, 4)
@@ -150,13 +145,12 @@ STEPS = ["", "delta_", "gated_", "gated_delta_", "dplr_"]
 FEW_STEPS = crossed(lambda name: name in ("", "gated_delta_"), STEPS)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "in_place"),
-    crossed(
-        lambda name, options, in_place: in_place != bool(options),
-        STEPS, [{}, {"scale": 2}], [False, True],
-    ),
-)  # fmt: skip
+@grid(
+    lambda name, options, in_place: in_place != bool(options),
+    name=STEPS,
+    options=[{}, {"scale": 2}],
+    in_place=[False, True],
+)
 def test_steps(name, options, in_place):
     def function(*args):
         operands, state = args[:-1], args[-1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from slow import crossed
+from slow import grid
 
 import linattn
 from linattn import State
@@ -30,14 +30,12 @@ CASES = {
 EACH = pytest.mark.parametrize(("a", "x"), CASES.values(), ids=CASES)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "bounds"),
-    crossed(
-        lambda name, options, bounds: name == next(iter(CASES)) or not (options or bounds),
-        CASES, [{}, {"log": True}, {"reverse": True}], [None, [0, 2, 2, 6]],
-    ),
-    ids=str,
-)  # fmt: skip
+@grid(
+    lambda name, options, bounds: name == next(iter(CASES)) or not (options or bounds),
+    name=CASES,
+    options=[{}, {"log": True}, {"reverse": True}],
+    bounds=[None, [0, 2, 2, 6]],
+)
 def test_results_and_gradients(name, options, bounds):
     a, x = CASES[name]
     more = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
-from slow import each
+from slow import each, looped
 from states import flat
 from table import ALL, BLOCKS, CASES, RULES, allowed, apply
 
@@ -23,7 +23,7 @@ def assert_same(result, expected):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@looped(dtype=["float16", "float32", "float64"])
 def test_results_and_gradients(case, dtype):
     operands = case.operands((2, 3), 9, dtype=dtype)
     given = tensors(operands, requires_grad=True)
