@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slow import crossed
+from slow import grid
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
@@ -25,7 +25,7 @@ def _patched():
 
 
 def each_of(families):
-    return pytest.mark.parametrize("name", crossed(lambda name: name in FEW, families))
+    return grid(lambda name: name in FEW, name=families)
 
 
 def close(a, b, factor=1.0):

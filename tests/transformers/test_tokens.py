@@ -6,7 +6,7 @@ import functools
 import warnings
 
 import pytest
-from slow import crossed
+from slow import grid
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -105,13 +105,10 @@ def written(forward):
     return run
 
 
-@pytest.mark.parametrize(
-    ("change", "changed"),
-    crossed(
-        lambda change, changed: (change is change_class) == (changed is wrapped),
-        [change_class, change_instances, change_to_a_subclass, hook],
-        [wrapped, written],
-    ),
+@grid(
+    lambda change, changed: (change is change_class) == (changed is wrapped),
+    change=[change_class, change_instances, change_to_a_subclass, hook],
+    changed=[wrapped, written],
 )
 @parts
 def test_parts_that_another_program_changed(family, part, change, changed, monkeypatch, steps):
