@@ -10,7 +10,7 @@ import c_interface
 import numpy as np
 import pytest
 from c_interface import API, array, call, describe, families, make, status
-from slow import crossed
+from slow import grid, looped
 
 import linattn
 from linattn import _linattn
@@ -105,7 +105,7 @@ def may_lack(name):
 
 
 @one_isa()
-@pytest.mark.parametrize("name", [x for x in ONE_EACH if any(may_lack(x))])
+@looped(name=[x for x in ONE_EACH if any(may_lack(x))])
 def test_left_out(name):
     """Of one sequence, states before it are zeros, and results are the others' bits."""
     rng = np.random.default_rng(2)
@@ -128,16 +128,13 @@ def before_and_after(name):
 
 
 @one_isa()
-@pytest.mark.parametrize(
-    ("name", "lead", "chunks"),
-    crossed(
-        lambda name, lead, chunks: (
-            chunks > 0 if lead == () else chunks == 0 and name.startswith("causal")
-        ),
-        [x for x in ONE_EACH if before_and_after(x)],
-        [(), (5,)],
-        [0, 4],
+@grid(
+    lambda name, lead, chunks: (
+        chunks > 0 if lead == () else chunks == 0 and name.startswith("causal")
     ),
+    name=[x for x in ONE_EACH if before_and_after(x)],
+    lead=[(), (5,)],
+    chunks=[0, 4],
 )
 def test_states_in_place(name, lead, chunks):
     """Or some of the fields, though the others are not; whole sequences, or parts of them."""
@@ -158,7 +155,7 @@ def test_states_in_place(name, lead, chunks):
 
 
 @one_isa()
-@pytest.mark.parametrize("name", ONE_EACH)
+@looped(name=ONE_EACH)
 def test_outputs_over_inputs(name):
     """An input that an output overwrites is read first."""
     rng = np.random.default_rng(4)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pages import blocks, run_python
 from processes import start
-from slow import crossed
+from slow import grid
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -38,7 +38,7 @@ def test_languages():
 LONG = {f"howto/{x}.md" for x in ("onnx", "fla", "clusters", "transformers")}
 
 
-@pytest.mark.parametrize("name", crossed(lambda name: name not in LONG, pages_with("python")))
+@grid(lambda name: name not in LONG, name=pages_with("python"))
 def test_python_blocks(name, threads):  # some set the number
     needed = re.findall(r"^>>> (?:import|from) (?:linattn\.)?(\w+)", TEXTS[name], flags=re.M)
     for module in {*needed} & {*OPTIONAL}:
