@@ -68,6 +68,7 @@ def same_gradients(found, expected):
         close(found[name], g, more=roundings)
 
 
+@pytest.mark.slow  # imports them all
 def test_every_family_that_asks_is_here():
     """The library's other models that ask are those of LFM2 and Inkling, for its convolution."""
     package = Path(transformers.__file__).parent / "models"
