@@ -20,13 +20,10 @@ import dask  # noqa: E402
 
 import linattn.dask  # noqa: E402
 
+IDS = [f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES]
 EACH = pytest.mark.parametrize(
     ("name", "operands", "options", "fields"),
-    first_of_each(
-        CASES,
-        [f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES],
-        kind=lambda case: (case[0], "key_lengths" in case[2]),
-    ),
+    first_of_each(CASES, IDS, kind=lambda case: (case[0], "key_lengths" in case[2])),
 )
 
 
