@@ -1,5 +1,7 @@
 """Options, fixtures, parallel runs and the check of skips."""
 
+import atexit
+import gc
 import importlib
 import os
 import signal
@@ -39,6 +41,21 @@ def pytest_cmdline_main(config):
     if of_all and getattr(option, "numprocesses", 0) is None and not option.usepdb:
         option.numprocesses = min(linattn.get_num_threads(), 8)
         option.dist = "worksteal"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Modules and tests live as long as the process: collections of garbage need not visit them.
+
+    JAX reports what is not collected at the end.
+    """
+    gc.disable()
+    atexit.register(gc.unfreeze)
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 tests=("$@")
 [ $# -gt 0 ] || tests=(tests/guarantees/test_{fast_call,bounds}.py
-    "tests/guarantees/test_bits.py::test_poison_stays[nan-delta-beta(n)-feature_map=identity-scale=0.5]")
+    "tests/guarantees/test_bits.py::test_poison_stays[delta-beta(n)-feature_map=identity-scale=0.5-nan]")
 PYTHONMALLOC=malloc PYTHONPATH=$PWD LINATTN_ISA=x86-64-v3 valgrind --quiet --log-file="$log" \
     --num-callers=12 --undef-value-errors=yes "$python" -m pytest -q -p no:cacheprovider "${tests[@]}"
 if grep -q "_linattn" "$log"; then

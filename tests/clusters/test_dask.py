@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from block_cases import BETA, CASES, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw, grad_out, states
 from bounds import close
+from slow import first_of_each, slow
 
 import linattn
 from linattn import State
@@ -19,10 +20,11 @@ import dask  # noqa: E402
 
 import linattn.dask  # noqa: E402
 
+IDS = [f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES]
 EACH = pytest.mark.parametrize(
-    ("name", "operands", "options", "fields"), CASES,
-    ids=[f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES],
-)  # fmt: skip
+    ("name", "operands", "options", "fields"),
+    first_of_each(CASES, IDS, kind=lambda case: (case[0], "key_lengths" in case[2])),
+)
 
 
 def chunked(x):
@@ -194,7 +196,7 @@ def test_steps():
             call()
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", [*slow("threads"), "processes"])
 def test_schedulers(scheduler):
     o = linattn.dask.delta(*map(chunked, (Q, K, V, BETA)), feature_map="l2norm")
     expected = linattn.delta(Q, K, V, BETA, feature_map="l2norm")

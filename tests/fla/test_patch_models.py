@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from slow import grid
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("triton", reason="fla imports triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-from fla_models import FAMILIES, PACKED, build, enlarged, tokens  # noqa: E402
+from fla_models import FAMILIES, FEW, PACKED, build, enlarged, tokens  # noqa: E402
 
 from linattn.torch import patch_fla  # noqa: E402
 
@@ -23,12 +24,16 @@ def _patched():
     torch.set_num_threads(threads)
 
 
+def each_of(families):
+    return grid(lambda name: name in FEW, name=families)
+
+
 def close(a, b, factor=1.0):
     """Within the rounding of two orders of summation in float32, over a few layers."""
     torch.testing.assert_close(a, b, rtol=0, atol=factor * 2e-5 * b.abs().max().item())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each_of(FAMILIES)
 def test_twenty_steps_lower_the_loss(name):
     model, ids = build(name).train(), tokens(2, 24)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -43,7 +48,7 @@ def test_twenty_steps_lower_the_loss(name):
     assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"ABC"}))
+@each_of(sorted(FAMILIES.keys() - {"ABC"}))
 def test_steps_with_a_cache_are_the_whole_sequence(name):
     """A prompt, then one token after another.
 
@@ -60,7 +65,7 @@ def test_steps_with_a_cache_are_the_whole_sequence(name):
     close(torch.cat(pieces, 1), whole)
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"ABC"}))
+@each_of(sorted(FAMILIES.keys() - {"ABC"}))
 def test_generate(name):
     model, ids = build(name).eval(), tokens(2, 9)
     options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
@@ -81,7 +86,7 @@ def difference(a, b):
     return (a - b).abs().max() / (2e-5 * b.abs().max())
 
 
-@pytest.mark.parametrize("name", PACKED)
+@each_of(PACKED)
 def test_packed_sequences_stay_apart(name):
     model, (parts, row, bounds) = enlarged(build(name)).train(), packed_row()
     packed = model(row, cu_seqlens=bounds).logits
@@ -115,7 +120,7 @@ def _gradient(model, logits):
     return torch.cat([x.flatten() for x in gradients])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each_of(FAMILIES)
 def test_bfloat16(name):
     """Near float32's results, by the 8 bits that bfloat16 keeps in each of some ten products."""
     wide, ids = build(name).train(), tokens(2, 24)

@@ -8,6 +8,7 @@ from adjoint import check
 from bounds import close
 from cases import MAPS, SIGNED
 from operands import dims, kinds, twin
+from slow import each
 from states import drawn, flat
 from table import CASES, GATES
 
@@ -80,7 +81,7 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
     check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
 
 
-@pytest.mark.parametrize("case", [x for x in CASES if x.row.decay is not None], ids=str)
+@each([x for x in CASES if x.row.decay is not None])
 def test_memories_under_a_log_scale(case):
     """Central differences of the twin, since running maxima are no functions of complex numbers."""
     arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), 1e-6

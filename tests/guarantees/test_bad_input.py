@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from slow import each
 from states import flat
 from table import ALL, CASES, apply
 
@@ -13,10 +14,21 @@ from linattn import State
 pytestmark = pytest.mark.any_isa
 
 KINDS = ("", "_backward", "_step")  # the first is that of `forward`
-CALLS = [(case, kind) for case, kind in product(ALL, KINDS) if case.held or kind != "_step"]
-EACH = pytest.mark.parametrize(("case", "kind"), CALLS, ids=str)
-WITH_STATES = pytest.mark.parametrize(("case", "kind"), [x for x in CALLS if x[0].held], ids=str)
 N, D, M = 5, 4, 3
+
+
+def each_call(cases, *axes):
+    """A test of each case, which runs every kind of call with each of the values of the axes."""
+
+    def decorate(test):
+        def run(case):
+            for kind, *values in product(KINDS, *axes):
+                if case.held or kind != "_step":
+                    test(case, kind, *values)
+
+        return each(cases)(run)
+
+    return decorate
 
 
 def good(case, kind, lead=()):
@@ -72,7 +84,7 @@ def _arrays(state):
     return [x for x in fields if isinstance(x, np.ndarray)]
 
 
-@EACH
+@each_call(ALL)
 def test_an_axis_too_long(case, kind):
     letters = letters_of(case, kind)
     for name, own in letters.items():
@@ -83,7 +95,7 @@ def test_an_axis_too_long(case, kind):
             refuse(case, kind, ValueError, **{name: np.concatenate([x, x], axis)})
 
 
-@EACH
+@each_call(ALL)
 def test_too_few_axes(case, kind):
     for name, own in letters_of(case, kind).items():
         of_channels = {x.name for x in case.row.operands if x.channels} if case.row else ()
@@ -92,7 +104,7 @@ def test_too_few_axes(case, kind):
             refuse(case, kind, ValueError, name, "()", **{name: 1.0})
 
 
-@EACH
+@each_call(ALL)
 def test_leading_axes_that_do_not_broadcast(case, kind):
     arrays = good(case, kind)
     first, second = list(arrays)[:2]
@@ -115,7 +127,7 @@ if np.finfo(np.longdouble).nmant == np.finfo(float).nmant:  # then it is one tha
     TYPES = [x for x in TYPES if x[1] != np.dtype("longdouble").name]
 
 
-@EACH
+@each_call(ALL)
 def test_types(case, kind):
     for (make, word), name in product(TYPES, letters_of(case, kind)):
         if case.name == "linear_scan" and word == "complex128":
@@ -124,14 +136,14 @@ def test_types(case, kind):
         refuse(case, kind, TypeError, f"{name} ", word, **{name: bad})
 
 
-@EACH
+@each_call(ALL)
 def test_ragged_lists(case, kind):
     for name, own in letters_of(case, kind).items():
         if len(own) > 1:
             refuse(case, kind, ValueError, name, "inhomogeneous", **{name: [[1.0, 2.0], [3.0]]})
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+@each(ALL)
 def test_a_cotangent_of_another_shape(case):
     """It does not broadcast, unlike operands."""
     right = good(case, "_backward")["grad_out"].shape
@@ -140,7 +152,7 @@ def test_a_cotangent_of_another_shape(case):
         refuse(case, "_backward", ValueError, "grad_out has shape", str(shape), grad_out=bad)
 
 
-@EACH
+@each_call(ALL)
 def test_options(case, kind):
     flags = [] if case.row is None else case.row.flags["step" if kind == "_step" else "forward"]
     for option in (x for x in flags if x != "activation"):
@@ -170,8 +182,7 @@ CU_SEQLENS = [  # and what the error says
 NO_INTEGERS = ([0.0, 5.0], "05", [0, None], [False, True], object(), [0, 5j])
 
 
-@pytest.mark.parametrize("lead", [(), (3,)])
-@WITH_STATES
+@each_call(CASES, [(), (3,)])
 def test_cu_seqlens(case, kind, lead):
     if kind == "_step":
         return
@@ -184,10 +195,10 @@ def test_cu_seqlens(case, kind, lead):
     refuse(case, kind, ValueError, "cu_seqlens is not an array", lead=lead, cu_seqlens=ragged)
 
 
-@pytest.mark.parametrize(
-    ("case", "kind"), [x for x in CALLS if x[0].row and x[0].row.keys and x[1] != "_step"], ids=str
-)
+@each_call([x for x in ALL if x.row and x.row.keys])
 def test_key_lengths(case, kind):
+    if kind == "_step":
+        return
     wild = (-1, 6, [-1], [6], 2**40, np.uint64(2**64 - 1), [3, 6, 0], [0, -(2**40), 0])
     for bad in wild:
         words = "key_lengths has values", f"0 to {8 if case.row.cross else 5}"
@@ -219,8 +230,7 @@ def states_of(kind):
     return {"_step": ["state"], "": ["initial_state"]}.get(kind, ["initial_state", "grad_state"])
 
 
-@pytest.mark.parametrize("lead", [(), (2,)])
-@WITH_STATES
+@each_call(CASES, [(), (2,)])
 def test_states(case, kind, lead):
     """A field of a wrong length, dtype or type, one that is missing, and no state at all."""
     state = case.state(lead, d=D, m=M)
@@ -245,8 +255,7 @@ def test_states(case, kind, lead):
         refuse(case, kind, TypeError, "state is ", state=None)
 
 
-@pytest.mark.parametrize("lead", [(), (2,)])
-@WITH_STATES
+@each_call(CASES, [(), (2,)])
 def test_states_of_another_number_of_sequences(case, kind, lead):
     """Their axis belongs to the state's own shape: neither missing nor broadcast."""
     for key in states_of(kind) if kind != "_step" else ():
@@ -256,7 +265,7 @@ def test_states_of_another_number_of_sequences(case, kind, lead):
         refuse(case, kind, ValueError, key, **{key: case.state((3,), d=D, m=M)})
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each(CASES)
 def test_states_that_cannot_be_updated(case):
     """Read-only ones, ones that all heads share, and ones that overlap themselves."""
     state = case.state((2,), d=D, m=M)
@@ -275,7 +284,7 @@ def test_states_that_cannot_be_updated(case):
     refuse(case, "_step", ValueError, "state", "has shape", state=alone, **here)
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+@each(ALL)
 def test_out(case):
     right = output_of(case)
     n, *rest, m = right

@@ -5,13 +5,16 @@ from itertools import product
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from slow import each, grid, looped
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, SHARED, apply
+from table import ALL, BLOCKS, CASES, FIRST, SHARED, apply, covering
 
 from linattn import reference
 
-EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
-HELD = pytest.mark.parametrize("case", CASES, ids=str)
+EACH = each(ALL + BLOCKS)
+COVERING = covering(ALL + BLOCKS)
+HELD = each(CASES)
+POISON = (np.nan, np.inf, -np.inf)
 #: Those that an output or a state may have.
 WRITTEN = [x for x in LAYOUTS if x not in ("byte_swapped", "read_only")]
 MATRICES = {"fortran", "features_first", "every_second_row", "rows_backwards"}
@@ -23,8 +26,11 @@ def laid(x, layout):
     return LAYOUTS[layout](x)
 
 
-@EACH
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@grid(
+    lambda case, dtype: case in (COVERING if dtype == "float32" else FIRST),
+    case=ALL + BLOCKS,
+    dtype=["float16", "float32", "float64"],
+)
 def test_layouts(case, dtype):
     """Of each operand alone, then of all of them and the states; none is written to."""
     operands = case.operands((2, 3), 20, d=6, m=5, dtype=dtype)
@@ -58,10 +64,10 @@ def test_zero_strides(case):
             assert_same(case.results(operands | {name: given}), expected, name)
 
 
-@EACH
-@pytest.mark.parametrize(
-    ("lead", "n", "d", "m"),
-    [
+@grid(
+    lambda case, sizes: case in (FIRST if sizes[0] == () else COVERING),
+    case=ALL + BLOCKS,
+    sizes=[
         ((), 700, 40, 70),
         ((), 60, 8, 300),
         ((), 300, 16, 400),
@@ -71,7 +77,8 @@ def test_zero_strides(case):
         ((64,), 20, 8, 8),
     ],
 )
-def test_threads(case, threads, lead, n, d, m):
+def test_threads(case, threads, sizes):
+    lead, n, d, m = sizes
     operands = case.operands(lead, n, d=d, m=m, dtype="float32")
     views = {x: laid(y, "token_major") for x, y in operands.items()}
     packed = {"cu_seqlens": [0, n // 3, n // 3, n]}
@@ -87,7 +94,7 @@ def test_threads(case, threads, lead, n, d, m):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped(dtype=["float32", "float64"])
 def test_position_in_the_batch(case, dtype):
     """A head among others has the bits that it has alone."""
     operands = case.operands((2, 3), 37, d=6, m=5, dtype=dtype)
@@ -100,23 +107,22 @@ def test_position_in_the_batch(case, dtype):
 
 
 @EACH
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_its_head(case, value):
+def test_what_is_not_finite_stays_in_its_head(case):
     """Every operand of one head holds it; the results of the others have the same bits."""
     operands = case.operands((4,), 20)
     expected = case.results(operands)
-    for name in (x for x in operands if x not in SHARED):
+    for name, value in product([x for x in operands if x not in SHARED], POISON):
         wild = operands[name].copy()
         wild[1] = value
         for x, y in zip(case.results(operands | {name: wild}), expected, strict=True):
             if x.shape[:1] == (4,):
-                np.testing.assert_array_equal(x[[0, 2, 3]], y[[0, 2, 3]], err_msg=name)
+                np.testing.assert_array_equal(x[[0, 2, 3]], y[[0, 2, 3]], err_msg=f"{name} {value}")
 
 
 CAUSAL = [x for x in ALL if x.held or x.options.get("causal")]
 
 
-@pytest.mark.parametrize("case", CAUSAL, ids=str)
+@each(CAUSAL)
 @pytest.mark.parametrize(("dtype", "d", "m"), [("float32", 4, 5), ("float64", 72, 20)])
 def test_later_tokens(case, dtype, d, m):
     """Whatever they hold, the outputs before them have the same bits."""
@@ -133,7 +139,7 @@ def test_later_tokens(case, dtype, d, m):
 
 
 @HELD
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@looped(value=[np.nan, np.inf])
 def test_earlier_cotangents(case, value):
     """They change no bit of the gradients of later tokens; that of a state, none of a query's."""
     n = 70
@@ -152,8 +158,11 @@ def test_earlier_cotangents(case, value):
         np.testing.assert_array_equal(case.backward(operands, **wild)[0], expected[0])
 
 
-@HELD
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@grid(
+    lambda case, value: case in (COVERING if np.isnan(value) else FIRST),
+    case=CASES,
+    value=[np.nan, np.inf, -np.inf],
+)
 def test_poison_stays(case, value):
     """Where it leaves the twin's output as it was, it changes no bit; a NaN is never lost."""
     operands = case.operands((), 70, d=5, m=17)
@@ -206,7 +215,7 @@ def test_out_of_any_layout(case):
 
 
 @HELD
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped(dtype=["float32", "float64"])
 def test_layouts_of_a_step(case, dtype):
     """Of its operands and of the state, which may be updated in place."""
     operands = case.operands((2, 3), 1, dtype=dtype)

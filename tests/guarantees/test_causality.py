@@ -7,6 +7,7 @@ may not change by a bit; where it makes the twin's NaN, the kernel's cannot be a
 import numpy as np
 import pytest
 from cases import BACKWARD, ELEMENTWISE, FORWARD, Case, call, make
+from slow import slow
 
 import linattn
 from linattn.reference import linear as ref
@@ -42,7 +43,7 @@ def assert_poison_stays(case, operands, clean, poison):
 
 
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, *slow(False)])
 def test_nan_and_inf(operator, normalize):
     for dtype, d, m in [("float32", 5, 17), ("float32", 16, 16), ("float64", 9, 8)]:
         case = Case(operator, N, d, m, dtype=dtype, normalize=normalize)

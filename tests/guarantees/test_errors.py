@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD
 from every_call import every_call
+from slow import crossed, slow
 from states import assert_same
 
 import linattn
@@ -200,7 +201,7 @@ for f, *operands in (
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize("bits", [48, 57, 59])
+@pytest.mark.parametrize("bits", [48, *slow(57), 59])
 def test_scratch_too_large(interpreter, bits, dtype):
     """The kernel's own memory: MemoryError too, and sizes that overflow are not allocated small."""
     stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
@@ -223,9 +224,11 @@ assert (out == 7).all()
 
 @pytest.mark.parametrize(
     ("threads", "heads", "n", "m", "bits"),
-    [(4, 4, 1, 1, bits) for bits in range(50, 56)]
-    + [(1, 4, 1, 1, 53)]
-    + [(1024, 1, 512, 2**13, bits) for bits in (48, 49, 51)],
+    [
+        (1, 4, 1, 1, 53),
+        *crossed(lambda *x: x[-1] == 53, [4], [4], [1], [1], range(50, 56)),
+        *crossed(lambda *x: x[-1] == 49, [1024], [1], [512], [2**13], [48, 49, 51]),
+    ],
 )
 def test_scratch_of_all_threads_too_large(interpreter, threads, heads, n, m, bits):
     """That of one may fit into an address space, that of all does not; nor do stages' records."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from bounds import close
-from slow import crossed
+from slow import each, grid, looped
 from states import flat
-from table import CARRIED, CASES, FIRST, GATES, allowed, same
+from table import CARRIED, CASES, FIRST, GATES, allowed, covering, same
 
 import linattn
 from linattn import ExactState, State, _linattn
@@ -18,7 +18,8 @@ from linattn.feature_maps import NAMES, PositiveRandomFeatures, RandomFourierFea
 
 N = 1100
 EXACT = {"return_state": "exact"}
-EACH = pytest.mark.parametrize("case", CASES, ids=str)
+EACH = each(CASES)
+COVERING = covering(CASES)
 #: Those whose steps have the bits of a sequence.
 STEPS_ALIKE = {"momentum_delta", "causal_conv1d", "linear_scan", "wkv"}
 
@@ -57,15 +58,14 @@ def check(case, operands, rng, **more):
     return o, last
 
 
-@EACH
-@pytest.mark.parametrize(
-    ("size", "dtype"),
-    crossed(
-        lambda size, dtype: dtype == "float32" or size != (130, 70),
-        [(6, 5), (70, 17), (130, 70)],
-        ["float32", "float64", "float16"],
+@grid(
+    lambda case, size, dtype: (
+        case in (FIRST if size[0] == 130 or dtype == "float64" else COVERING)
+        and (dtype == "float32" or size == (70, 17))
     ),
-    ids=str,
+    case=CASES,
+    size=[(6, 5), (70, 17), (130, 70)],
+    dtype=["float32", "float64", "float16"],
 )
 def test_random_cuts(case, size, dtype):
     d, m = size
@@ -77,14 +77,14 @@ def test_random_cuts(case, size, dtype):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped(dtype=["float32", "float64"])
 def test_close_to_other_calls(case, dtype):
     operands = case.operands((2,), N, d=20, m=5, dtype=dtype, gates="resets")
     for x, y in zip(*(flat(case.forward(operands, **y)) for y in ({}, EXACT)), strict=True):
         close(x, y, atol=allowed(x, y))
 
 
-@pytest.mark.parametrize("case", [x for x in CASES if not {*"gfw"} & {*x.letters}], ids=str)
+@each([x for x in CASES if not {*"gfw"} & {*x.letters}])
 def test_without_gates(case):
     """Long sequences of other calls have these bits too."""
     operands = case.operands((2,), N, d=20, m=5, dtype="float32")
@@ -94,7 +94,7 @@ def test_without_gates(case):
     assert same(flat([end]), flat([last]))
 
 
-@pytest.mark.parametrize("case", [x for x in CASES if not x.row.compensated], ids=str)
+@each([x for x in CASES if not x.row.compensated])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_cut_anywhere(case, dtype):
     """Those that go token by token lose nothing: ordinary states are exact at any cut."""
@@ -107,7 +107,7 @@ def test_a_cut_anywhere(case, dtype):
     assert same(flat([end]), flat([last]))
 
 
-@pytest.mark.parametrize("case", [x for x in CASES if x.name in STEPS_ALIKE], ids=str)
+@each([x for x in CASES if x.name in STEPS_ALIKE])
 def test_steps_alike(case):
     """Steps of these have the bits of a sequence: of one token, and of all but wkv's any."""
     n = 1 if case.name == "wkv" else 70
@@ -171,7 +171,7 @@ def test_packed_sequences(case):
     assert same(arrays(state), arrays(last))
 
 
-@pytest.mark.parametrize("case", [x for x in CASES if x.row.keys], ids=str)
+@each([x for x in CASES if x.row.keys])
 def test_key_lengths(case):
     operands = case.operands((3,), N, d=20, m=5, dtype="float32")
     lengths = np.array([N, 0, 777])
@@ -211,7 +211,7 @@ def test_the_last_piece(case):
     assert type(end) is (np.ndarray if case.row.one_array else case.row.holder)
 
 
-@pytest.mark.parametrize("case", CARRIED, ids=str)
+@each(CARRIED)
 def test_what_is_carried_is_needed(case):
     """Without it the same cuts change bits, so the tests above would fail."""
     operands = case.operands((2,), N, d=20, m=5, dtype="float32", gates="weak")
@@ -227,7 +227,7 @@ def test_what_is_carried_is_needed(case):
     assert not same(flat([end]), flat([last]))
 
 
-@pytest.mark.parametrize("case", CARRIED, ids=str)
+@each(CARRIED)
 def test_states(case):
     """An exact state is a `State` too, and pickles keep what it carries."""
     operands = case.operands((2,), 128, d=6, m=5, dtype="float32")
@@ -247,7 +247,7 @@ def test_states(case):
     assert same(grads, case.backward(operands, initial_state=State(*state)))
 
 
-@pytest.mark.parametrize("case", CARRIED, ids=str)
+@each(CARRIED)
 def test_errors(case):
     operands = case.operands((2,), 64, d=6, m=5, dtype="float32")
     _, state = case.forward(operands, **EXACT)

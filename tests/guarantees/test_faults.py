@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from processes import output
+from slow import slow
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
@@ -44,7 +45,7 @@ def test_memory_of_python(shim):
     assert int(run(shim, "python")) > 1000
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("count", [0, *slow(1, 2)])
 def test_threads(shim, count):
     """Fewer than asked for, or none: the same numbers."""
     assert run(shim, "threads", str(count)) == f"right {count}"

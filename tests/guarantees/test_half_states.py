@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fused_cases import LAYERS, make
 from half_states import RULES, growth
+from slow import each, looped
 from table import CASES, FIRST, apply, rows, same
 
 import linattn
@@ -15,10 +16,8 @@ HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
 LEAD = 3, 2
 INDICES = np.array([5, 0, 3])
 
-halves = pytest.mark.parametrize("half", HALVES, ids=str)
-every_case = pytest.mark.parametrize(
-    "case", [x for x in CASES if x.row.half_states["step"]], ids=str
-)
+halves = looped(half=HALVES)
+every_case = each([x for x in CASES if x.row.half_states["step"]])
 KINDS = "fused_gated_delta_step", "fused_gated_step"
 
 
@@ -50,7 +49,7 @@ def test_which():
 
 @every_case
 @halves
-@pytest.mark.parametrize("dtype", ["float32", "half"])
+@looped(dtype=["float32", "half"])
 def test_bits(case, half, dtype):
     """Those of a step on the same numbers in float32, of any layout, in place and not."""
     for d, m in ((4, 5), (16, 64), (20, 150), (33, 16)):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from bounds import close, excess
 from cases import MAPS, SIGNED, VARIANTS
+from slow import looped
 from states import assert_same, bound, check, flat, tokens
 
 import linattn
@@ -18,7 +19,7 @@ def operands_for(name, shape, **options):
     return tokens(shape, cotangent=name.endswith("backward"), **options)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@looped(name=NAMES)
 @pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
 def test_against_the_twin(name, feature_map, normalize, dtype):
     options = {"feature_map": feature_map, "normalize": normalize, "eps": 0.01, "scale": 0.4}

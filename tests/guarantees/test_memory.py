@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from memory import traced
+from slow import each, slow
 from table import ATTENTION
 
 import linattn
@@ -30,7 +31,7 @@ print((peak() - before - new) / MIB)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
-@pytest.mark.parametrize("token_major", [False, True])
+@pytest.mark.parametrize("token_major", [False, *slow(True)])
 @pytest.mark.parametrize(
     ("operator", "mebibytes"),
     [("causal", 16), ("noncausal", 16), ("causal_backward", 20), ("noncausal_backward", 20)],
@@ -52,9 +53,9 @@ def test_beyond_the_arrays(interpreter, operator, token_major, mebibytes):
 MANY = {"key_lengths": np.arange(200) % 9, "cu_seqlens": np.arange(0, 1601, 8)}
 
 
-@pytest.mark.parametrize("dtypes", ["f4", "f4 f8", ">f4"])
+@pytest.mark.parametrize("dtypes", ["f4", "f4 f8", *slow(">f4")])
 @pytest.mark.parametrize("way", MANY)
-@pytest.mark.parametrize("rule", ATTENTION, ids=str)
+@each(ATTENTION, "rule")
 def test_no_states_where_none_is_asked_for(rule, way, dtypes):
     """Of 200 sequences of 8 tokens each, whose states would be 8 times an operand."""
     heads = {"key_lengths": (200, 8), "cu_seqlens": (1600,)}[way]
@@ -96,13 +97,17 @@ print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
 @pytest.mark.parametrize(
     ("name", "gates", "mebibytes"),
     [
-        ("delta", [], 14), ("gated", ["(n, d), -0.5"], 10),
+        pytest.param("delta", [], 14, marks=pytest.mark.slow),
+        ("gated", ["(n, d), -0.5"], 10),
         pytest.param("gated_delta", ["n, -0.1"], 16, marks=pytest.mark.slow),
         pytest.param("gated_delta", ["n, -60.0"], 16, marks=pytest.mark.slow),
         ("gated_delta", ["n, -1e30"], 26),
         pytest.param("gated_delta", ["(n, d), -0.1"], 16, marks=pytest.mark.slow),
         pytest.param("gated_delta", ["(n, d), -70.0"], 40, marks=pytest.mark.slow),
-        ("momentum_delta", ["(n, d), 0.125", "n, -0.5", "n, -0.5", "n, 0.5"], 24),
+        pytest.param(
+            "momentum_delta", ["(n, d), 0.125", "n, -0.5", "n, -0.5", "n, 0.5"], 24,
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_gradients_keep_few_states(interpreter, name, gates, mebibytes):

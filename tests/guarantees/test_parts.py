@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from bounds import close, roundings
-from slow import slow
+from slow import each, grid, looped, slow
 from states import assert_same, flat
 from table import ALL, BLOCKS, CASES, ROUNDINGS, allowed, apply, rows, same, wide
 
@@ -13,10 +13,10 @@ from linattn import reference
 from linattn._call.recurrence import RECURRENCES
 
 N = 70
-EACH = pytest.mark.parametrize("case", CASES, ids=str)
+EACH = each(CASES)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
-DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+DTYPES = looped(dtype=["float32", "float64"])
 #: Those whose keys can end before the arrays do.
 WITH_LENGTHS = [x for x in ALL + BLOCKS if x.row is not None and x.row.keys]
 
@@ -53,9 +53,9 @@ def test_a_cut_anywhere(case, dtype):
             close(x, y, atol=atol)
 
 
-@pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
+@each(CASES + BLOCKS)
 @DTYPES
-@pytest.mark.parametrize("bounds", [[0, 0, 17, 50, 50, N], MANY], ids=["few", "many"])
+@looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):
     """Each has the bits that it has alone, states and gradients too; some are empty."""
     operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
@@ -84,7 +84,7 @@ def test_packed_sequences(case, dtype, bounds):
 
 
 @EACH
-@pytest.mark.parametrize("options", [{}, {"cu_seqlens": [0, 17, 50, 50, N]}], ids=str)
+@looped(options=[{}, {"cu_seqlens": [0, 17, 50, 50, N]}])
 def test_one_state_for_several_heads(case, options):
     """The bits of as many copies; its gradient is the sum of theirs."""
     lead, r = (2, 3), (4,) if options else ()
@@ -109,7 +109,7 @@ def test_one_state_for_several_heads(case, options):
 
 
 @EACH
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@looped(value=[np.nan, np.inf])
 def test_a_sequence_knows_nothing_of_its_neighbours(case, value):
     """Whatever the operands of one of them hold: the results of the others have the same bits."""
     bounds = [0, 15, 15, 31, 31, 40, 60, N]
@@ -128,9 +128,9 @@ def test_a_sequence_knows_nothing_of_its_neighbours(case, value):
                     np.testing.assert_array_equal(x[rest], y[rest], err_msg=f"{name} {r}")
 
 
-@pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
+@each(WITH_LENGTHS)
 @pytest.mark.parametrize("bad", [np.nan, *slow(0.0, np.inf)])
-@pytest.mark.parametrize("options", [{}, {"cu_seqlens": [0, 3, 3, 50, N]}], ids=str)
+@looped(options=[{}, {"cu_seqlens": [0, 3, 3, 50, N]}])
 @DTYPES
 def test_key_lengths(case, bad, options, dtype):
     """What lies past them is not read, and its gradients are zeros; they count along all of n."""
@@ -160,8 +160,11 @@ def test_key_lengths(case, bad, options, dtype):
 
 
 @EACH
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@grid(
+    lambda dtype, in_place: in_place or dtype == "float32",
+    dtype=["float16", "float32", "float64"],
+    in_place=[False, True],
+)
 def test_steps(case, dtype, in_place):
     """Token by token, in place or not, the same as all at once."""
     if case.reverse:

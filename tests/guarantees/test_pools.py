@@ -5,7 +5,7 @@ import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
 from memory import traced
-from slow import slow
+from slow import each, looped, slow
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -18,12 +18,12 @@ P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case = each(CASES)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
 @every_case
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@looped(dtype=["float32", "float64", "float16"])
 def test_steps(case, dtype):
     operands = case.operands((B, H), N, dtype=dtype)
     pool = case.state((P, H), dtype=dtype)
@@ -38,7 +38,7 @@ def test_steps(case, dtype):
 
 
 @every_recurrence
-@pytest.mark.parametrize("lead", [(B,), (1,), (1, H), (B, 1), (0, H), (B, 2, H)])
+@looped(lead=[(B,), (1,), (1, H), (B, 1), (0, H), (B, 2, H)])
 def test_leading_axes(case, lead):
     indices = INDICES[: lead[0]].astype(np.int32)
     operands, pool = case.operands(lead, 1), case.state((P, *lead[1:]))

@@ -8,15 +8,16 @@ import pytest
 from bounds import close, softmax_units
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from slow import each
 from states import assert_same, drawn, flat
 from table import ATTENTION, CASES, ROUNDINGS, RULES, allowed
 
 import linattn
 from linattn import State, reference
 
-EACH = pytest.mark.parametrize("rule", CASES, ids=str)
+EACH = each(CASES, "rule")
 #: Those whose tokens come one after the other, from the first.
-IN_ORDER = pytest.mark.parametrize("rule", [x for x in CASES if not x.reverse], ids=str)
+IN_ORDER = each([x for x in CASES if not x.reverse], "rule")
 SIZES = st.tuples(st.integers(0, 70), st.integers(0, 20), st.integers(0, 20))
 SOME = st.tuples(st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
 SEEDS, DTYPES = st.integers(0, 2**32), st.sampled_from(["float32", "float64"])
@@ -40,7 +41,7 @@ def roundings_of(o, dtype, sides, *magnitudes) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ATTENTION, ids=str)
+@each(ATTENTION, "rule")
 @PROPERTY
 @given(sizes=SIZES, seed=SEEDS, dtype=DTYPES, gates=GATES, c=st.floats(-4, 4))
 def test_is_linear_in_v(rule, sizes, seed, dtype, gates, c):
@@ -162,7 +163,7 @@ def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@each(RULES, "rule")
 @PROPERTY
 @given(sizes=SOME, seed=SEEDS, gates=st.sampled_from(["weak", "strong", "growing"]))
 def test_adjoint(rule, sizes, seed, gates):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from slow import slow
+from slow import looped, slow
 from table import RULES, Case
 
 import linattn
@@ -151,8 +151,8 @@ def sharings(row: Row) -> list[tuple[str, ...]]:
     return [tuple(rest), (first,)]
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@looped(dtype=HALVES)
+@looped(row=ROWS)
 def test_sums_of_16_bit_gradients_are_rounded_once(row, dtype):
     lead = (3, 5)
     for names in sharings(row):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from slow import crossed, grid, slow
 from stage_calls import OPERANDS, WIDTHS, make, start, with_gradients
 from states import assert_same
 
@@ -18,8 +19,7 @@ def gradients(name):
     return getattr(linattn, f"{name}_backward")
 
 
-@EVERY
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@grid(lambda name, dtype: dtype == "f4" or name == "gated", name=NAMES, dtype=["f2", "f4", "f8"])
 def test_shapes(stages, name, dtype):
     """Sums of more than 16 chunks are compensated."""
     rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_no_tokens(stages, name):
 
 
 @EVERY
-@pytest.mark.parametrize("count", [2, 5, 16])
+@pytest.mark.parametrize("count", [2, *slow(5), 16])
 def test_a_call_that_chooses_stages(threads, name, count):
     """Few sequences of many tokens, of which the threads share each pass."""
     for lead, n in (((), 5000), ((3,), 3000)):
@@ -77,9 +77,18 @@ def test_denominators_near_zero(stages):
     stages(linattn.causal_backward, q, k, v, grad_out, feature_map="identity", eps=0)
 
 
-@pytest.mark.parametrize("extra", [None, "bonus", "erase", "beta"])
-@pytest.mark.parametrize("channels", [False, True])
-@pytest.mark.parametrize("name", ["gated", "gated_delta", "dplr"])
+@pytest.mark.parametrize(
+    ("name", "channels", "extra"),
+    crossed(
+        lambda name, channels, extra: channels == bool(extra),
+        ["gated"], [False, True], [None, "bonus"],
+    )
+    + crossed(
+        lambda name, channels, extra: channels == (extra != "beta"),
+        ["gated_delta"], [False, True], [None, "erase", "beta"],
+    )
+    + crossed(lambda name, channels, extra: channels, ["dplr"], [False, True], [None]),
+)  # fmt: skip
 def test_decays(stages, name, channels, extra):
     """One per token or per channel, none, resets, growth, and such that end chunks."""
     rng = np.random.default_rng(1)
@@ -93,8 +102,6 @@ def test_decays(stages, name, channels, extra):
         options["erase"] = operands[1][..., ::-1]
     elif (name, extra) == ("gated_delta", "beta"):
         operands[-1] = rng.random((2, 700, 33), "f4")
-    elif extra:
-        return
     if channels:
         g = np.stack(20 * [g], -1) * rng.random(20, "f4")
     for few in (0, 2, 40, 700):

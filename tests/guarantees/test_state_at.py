@@ -6,6 +6,7 @@ import bounds
 import numpy as np
 import pytest
 from bounds import roundings
+from slow import each, looped
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -17,7 +18,7 @@ POSITIONS = [8, 0, 3, 3, 4, N]
 
 WITH_LENGTHS = [x for x in CASES if x.row.keys]
 
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case = each(CASES)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -57,8 +58,8 @@ def by_hand(case, operands, positions, start, **more):
 
 
 @every_case
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-@pytest.mark.parametrize("with_start", [True, False])
+@looped(dtype=["float64", "float16"])
+@looped(with_start=[True, False])
 def test_equal_to_cutting_by_hand(case, dtype, with_start):
     operands = case.operands(LEAD, N, dtype=dtype)
     start = case.state(LEAD, dtype=dtype) if with_start else None
@@ -174,7 +175,7 @@ def position_axis(states, i):
 
 
 @every_case
-@pytest.mark.parametrize("with_start", [True, False])
+@looped(with_start=[True, False])
 def test_gradients(case, with_start):
     """The sum of the gradients of sequences that end at the positions."""
     operands = case.operands(LEAD, N)

@@ -3,6 +3,7 @@ written beside."""
 
 import numpy as np
 import pytest
+from slow import each, looped
 from states import flat
 from table import ATTENTION, apply, same
 
@@ -13,8 +14,8 @@ HEADS = 3
 
 #: Widths of the values: one tile of columns or several, and rows that are no whole vectors.
 SIZES = [(64, 64), (1, 16), (5, 32), (130, 128), (65, 208), (7, 320), (66, 24), (70, 9), (0, 32)]
-EACH = pytest.mark.parametrize("case", ATTENTION, ids=str)
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+EACH = each(ATTENTION)
+DTYPES = looped(dtype=[np.float32, np.float64])
 
 
 def drawn(case, d, m, dtype=np.float32):
@@ -88,7 +89,7 @@ def by_columns(x, gap):
 
 @EACH
 @DTYPES
-@pytest.mark.parametrize("reset", [False, True])
+@looped(reset=[False, True])
 def test_contiguous_columns_change_no_bit(case, dtype, reset):
     for d, m in (*SIZES, (128, 64), (2, 3), (16, 16), (64, 33)):
         for gap in (0, 3):

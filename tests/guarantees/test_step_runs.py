@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from slow import each
 from states import flat
 from table import ATTENTION, apply, rows, same
 
@@ -11,7 +12,7 @@ from linattn import State
 from linattn.ufuncs import gated_step_identity
 
 HEADS, D, M = 5, 20, 150
-EACH = pytest.mark.parametrize("case", ATTENTION, ids=str)
+EACH = each(ATTENTION)
 
 
 def drawn(case):

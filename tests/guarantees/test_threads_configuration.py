@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from slow import slow
 
 import linattn
 from linattn._core import settings
@@ -22,12 +23,12 @@ def test_environment(interpreter):
 @pytest.mark.parametrize(
     ("own", "omp", "expected"),
     [
-        ("", "1", "1"),
-        ("", "3", "3"),
         ("2", "1", "2"),
-        ("", "4,2", "4"),
         ("", " 5 ,2", "5"),
-        ("", "5000", "1024"),
+        *(
+            pytest.param("", omp, expected, marks=pytest.mark.slow)
+            for omp, expected in (("1", "1"), ("3", "3"), ("4,2", "4"), ("5000", "1024"))
+        ),
     ],
 )
 def test_openmp_environment(interpreter, own, omp, expected):
@@ -36,6 +37,7 @@ def test_openmp_environment(interpreter, own, omp, expected):
     assert stdout.strip() == expected
 
 
+@pytest.mark.slow
 def test_malformed_openmp_environment(interpreter):
     """It is not ours to refuse."""
     script = "import linattn; print(linattn.get_num_threads())"
@@ -45,7 +47,7 @@ def test_malformed_openmp_environment(interpreter):
         assert stdout == unset
 
 
-@pytest.mark.parametrize("bad", ["many", "0", "-1", "5000", "4,2"])
+@pytest.mark.parametrize("bad", ["many", *slow("0", "-1", "5000", "4,2")])
 def test_malformed_environment(interpreter, bad):
     _, stderr = interpreter("import linattn", LINATTN_NUM_THREADS=bad, code=1)
     assert f"LINATTN_NUM_THREADS is {bad!r}; expected 1 to 1024" in stderr
@@ -61,7 +63,7 @@ def test_spin_time_of_the_environment(interpreter, own, policy, expected):
     assert int(stdout) == expected
 
 
-@pytest.mark.parametrize("bad", ["soon", "-1", "100001"])
+@pytest.mark.parametrize("bad", [*slow("soon", "-1"), "100001"])
 def test_malformed_spin_time(interpreter, bad):
     _, stderr = interpreter("import linattn", LINATTN_SPIN_TIME=bad, code=1)
     assert f"LINATTN_SPIN_TIME is {bad!r}; expected 0 to 100000" in stderr

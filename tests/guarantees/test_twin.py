@@ -3,13 +3,15 @@
 import pytest
 from bounds import check
 from cases import BACKWARD, CROSS, FORWARD, SIZES, VARIANTS, WIDE_SIZES, Case
+from slow import grid, slow
 
 import linattn
 
 
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
-@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
-def test_sizes(operator, feature_map, normalize, dtype):
+@grid(lambda x: x[1] != (x[2] == "float64"), variant=VARIANTS)
+def test_sizes(operator, variant):
+    feature_map, normalize, dtype = variant
     for n, d, m in SIZES:
         check(
             linattn,
@@ -18,8 +20,8 @@ def test_sizes(operator, feature_map, normalize, dtype):
 
 
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("normalize", [True, *slow(False)])
+@pytest.mark.parametrize("dtype", ["float32", *slow("float64")])
 def test_wide(operator, normalize, dtype):
     for n, d, m in WIDE_SIZES:
         check(linattn, Case(operator, n, d, m, normalize=normalize, dtype=dtype))

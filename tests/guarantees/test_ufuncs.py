@@ -12,6 +12,7 @@ import table
 from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
 from processes import output
+from slow import each, looped
 from states import assert_same, flat
 
 import linattn
@@ -82,8 +83,8 @@ def numbers_of(case, *without):
 LEAD, SIZES = (2, 3), {"d": 6, "m": 7}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", [x for x in table.ALL if x.row is not None], ids=str)
+@looped(dtype=DTYPES)
+@each([x for x in table.ALL if x.row is not None])
 def test_is_what_the_wrapper_calls(case, dtype):
     """In the documented order of operands."""
     lead = () if table.SHARED & {*case.letters} else LEAD  # else gradients are summed
@@ -95,8 +96,8 @@ def test_is_what_the_wrapper_calls(case, dtype):
         assert_same(gufunc("_backward")(*given, grad_out, *numbers), one.backward(operands))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", table.CASES, ids=str)
+@looped(dtype=DTYPES)
+@each(table.CASES)
 def test_states_are_what_the_wrapper_calls(case, dtype):
     """Of r sequences, and of one token, whose state may be updated in place."""
     lead = () if table.SHARED & {*case.letters} else LEAD

@@ -8,9 +8,9 @@ from bounds import close, roundings
 from cases import MAPS
 from isas import ISAS
 from operands import vanishes
-from slow import crossed, slow
+from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, ROUNDINGS, SHARED, Case, apply, first_of, wide
+from table import ALL, BLOCKS, ROUNDINGS, SHARED, Case, apply, covering, first_of, wide
 
 from linattn import feature_maps, reference
 
@@ -19,7 +19,8 @@ try:
 except ImportError:
     bfloat16 = np.float16
 
-EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
+EACH = each(ALL + BLOCKS)
+FIRST, COVERING = first_of(ALL), covering(ALL + BLOCKS)
 #: n, d, m: within and around vectors, chunks and panels.
 SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
 MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]
@@ -50,17 +51,14 @@ def compare(case: Case, operands, got, **more) -> None:
             close(x, y, atol=atol)
 
 
-@pytest.mark.parametrize(
-    ("case", "size", "dtype"),
-    crossed(
-        lambda case, size, dtype: (
-            dtype == "float32" or size in SIZES[:4] or (size == SIZES[4] and case in first_of(ALL))
-        ),
-        ALL + BLOCKS,
-        SIZES,
-        ["float32", "float64"],
+@grid(
+    lambda case, size, dtype: (
+        case in (FIRST if dtype == "float64" or size in SIZES[4:] else COVERING)
+        and (dtype == "float32" or size in SIZES[:4])
     ),
-    ids=str,
+    case=ALL + BLOCKS,
+    size=SIZES,
+    dtype=["float32", "float64"],
 )
 def test_against_the_twin(case, size, dtype):
     n, d, m = size
@@ -70,14 +68,10 @@ def test_against_the_twin(case, size, dtype):
     check(case, operands, **states(case, (2,), dtype, **widths))
 
 
-@pytest.mark.parametrize(
-    ("case", "dtype"),
-    crossed(
-        lambda case, dtype: dtype == "float32" or case in first_of(ALL),
-        ALL + BLOCKS,
-        ["float32", "float64"],
-    ),
-    ids=str,
+@grid(
+    lambda case, dtype: case in (FIRST if dtype == "float32" else FIRST[:4]),
+    case=ALL + BLOCKS,
+    dtype=["float32", "float64"],
 )
 def test_wrong_versions_exceed_the_bound(case, dtype):
     """An operand read one token late, or 0.1 % off; a result that is lost; states ignored."""
@@ -111,17 +105,17 @@ def test_every_instruction_set(isa, name, case):
                 close(x, y.reshape(x.shape), atol=roundings(2 * ROUNDINGS, *expected))
 
 
-@pytest.mark.parametrize("case", [x for x in ALL if "g" in x.letters], ids=str)
-@pytest.mark.parametrize("gates", ["strong", "growing", "resets"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each([x for x in ALL if "g" in x.letters])
+@looped(gates=["strong", "growing", "resets"])
+@looped(dtype=["float32", "float64"])
 def test_gates(case, gates, dtype):
     """Strong ones, ones that let the memory grow, and resets in the middle of a chunk."""
     operands = case.operands((2,), 40, d=6, m=5, gates=gates, dtype=dtype)
     check(case, operands, **states(case, (2,), dtype, d=6))
 
 
-@pytest.mark.parametrize("case", MAPPED, ids=str)
-@pytest.mark.parametrize("phi", [*MAPS, feature_maps.DPFP(nu=2)], ids=str)
+@each(MAPPED)
+@looped(phi=[*MAPS, feature_maps.DPFP(nu=2)])
 def test_maps(case, phi):
     """Fused maps, and one that is an object, whose features sum to 1."""
     signed = case.options.get("normalize", True) and phi in ("identity", "l2norm", "relu")
@@ -144,8 +138,8 @@ def test_maps(case, phi):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
-@pytest.mark.parametrize("gates", [np.float32, None], ids=["with float32", "alone"])
+@looped(dtype=[np.float16, bfloat16])
+@looped(gates=[np.float32, None])
 def test_sixteen_bits(case, dtype, gates):
     """Computed in float32 and rounded once; states and sums over tokens stay in float32."""
     operands = case.operands((2,), 70, d=6, m=5, dtype=dtype)
@@ -170,7 +164,7 @@ def test_sixteen_bits(case, dtype, gates):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped(dtype=["float32", "float64"])
 def test_leading_axes_broadcast(case, dtype):
     """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
     operands, more = case.operands((2, 3), 20, dtype=dtype), states(case, (2, 3), dtype)
@@ -192,31 +186,34 @@ def test_leading_axes_broadcast(case, dtype):
 
 
 @EACH
-@pytest.mark.parametrize("letter", "bnsdmf")
-def test_nothing_to_compute(case, letter):
+def test_nothing_to_compute(case):
     """No heads, tokens, channels or states give empty or zero results, and the state stays."""
-    if letter != "b" and not any(letter in y for x, y in case.letters.items() if x != "weight"):
-        return
-    zero = {"s": 0} | ({"n": 0} if case.options.get("causal") else {})
-    zero = zero if letter == "s" else {"d" if letter == "f" else letter: 0} if letter != "b" else {}
-    lead = (0,) if letter == "b" else (2,)
-    operands = case.operands(lead, **{"n": 5, "d": 4, "m": 3} | zero)
-    if letter != "n":
-        check(case, operands)
-    results = case.results(operands)
-    assert not any(np.isnan(x).any() for x in results)
-    garbage = np.full_like(results[0], np.nan)
-    np.testing.assert_array_equal(case.call(operands, out=garbage), results[0])
-    for name, x in zip(case.letters, case.backward(operands), strict=True):
-        assert x.shape == operands[name].shape
-    if letter == "n" and case.held:
-        start = case.state((2,), d=4, m=3)
-        _, last = case.forward(operands, initial_state=start)
-        for x, y in zip(flat(last), flat(start), strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-FIRST = first_of(ALL)
+    for letter in "bnsdmf":
+        if letter != "b" and not any(letter in y for x, y in case.letters.items() if x != "weight"):
+            continue
+        zero = {"s": 0} | ({"n": 0} if case.options.get("causal") else {})
+        zero = (
+            zero
+            if letter == "s"
+            else {"d" if letter == "f" else letter: 0}
+            if letter != "b"
+            else {}
+        )
+        lead = (0,) if letter == "b" else (2,)
+        operands = case.operands(lead, **{"n": 5, "d": 4, "m": 3} | zero)
+        if letter != "n":
+            check(case, operands)
+        results = case.results(operands)
+        assert not any(np.isnan(x).any() for x in results)
+        garbage = np.full_like(results[0], np.nan)
+        np.testing.assert_array_equal(case.call(operands, out=garbage), results[0])
+        for name, x in zip(case.letters, case.backward(operands), strict=True):
+            assert x.shape == operands[name].shape
+        if letter == "n" and case.held:
+            start = case.state((2,), d=4, m=3)
+            _, last = case.forward(operands, initial_state=start)
+            for x, y in zip(flat(last), flat(start), strict=True):
+                np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from bounds import close
+from slow import slow
 from states import flat
 from table import BLOCKS, allowed, first_of
 
@@ -26,7 +27,7 @@ def having(case, **options):
 
 
 @EACH
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("traced", [*slow(False), True])
 @pytest.mark.parametrize(
     "more", [{"key_lengths": [4, N]}, {"cu_seqlens": [0, 0, 4, N]}, {"block": 2**40}],
     ids=lambda x: next(iter(x)),

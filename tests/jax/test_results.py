@@ -12,12 +12,12 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
-from jax_cases import ATTENTION, BETA, EACH, LENGTHS, D, G, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
+from jax_cases import BETA, EACH, EACH_ONCE, LENGTHS, D, G, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
 
 
-@EACH
+@EACH_ONCE
 def test_results_and_gradients(name, operands, options):
     """Those of the arrays, in jit; the gradients by finite differences."""
     run = jax.jit(partial(getattr(la, name), **options))

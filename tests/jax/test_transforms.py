@@ -12,13 +12,13 @@ from linattn import State
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_cases import BETA, EACH_ONCE, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
+from jax_cases import BETA, EACH_KIND, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
 from linattn.jax import _custom_calls  # noqa: E402
 
 
-@EACH_ONCE
+@EACH_KIND
 def test_vmap(name, operands, options):
     """Over all operands, and over one alone; gradients by sample."""
     if "cu_seqlens" in options and name == "causal_conv1d":

@@ -25,6 +25,11 @@ CALLS = [
     *map(Call, [*ROWS, *BLOCKS]),
     *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values()),
 ]
+#: A row and a call in blocks of each operator, and some steps.
+FEW = [
+    *(Call(x) for y in (ROWS, BLOCKS) for x in {x.name: x for x in reversed(y)}.values()),
+    *CALLS[-4:],
+]
 DYNAMIC = torch.export.Dim.DYNAMIC
 
 
@@ -45,29 +50,30 @@ def close_to(actual, expected, dtype=None):
 
 
 class Model:
-    """All calls of the tables, exported as a target and computed."""
+    """Calls of the tables, exported as a target and computed."""
 
-    def __init__(self, target):
+    def __init__(self, target, calls):
         self.target = target
-        self.inputs = [x.inputs(target.dtype) for x in CALLS]
-        self.proto = exported(Calls(CALLS), (self.inputs,), **target.options)
+        self.inputs = [x.inputs(target.dtype) for x in calls]
+        self.proto = exported(Calls(calls), (self.inputs,), **target.options)
         results = iter(run(self.proto, (self.inputs,)))
-        expected = [x.expected(given) for x, given in zip(CALLS, self.inputs, strict=True)]
-        self.expected = dict(zip(map(str, CALLS), expected, strict=True))
+        expected = [x.expected(given) for x, given in zip(calls, self.inputs, strict=True)]
+        self.expected = dict(zip(map(str, calls), expected, strict=True))
         self.actual = {}
         for name, arrays in self.expected.items():
             self.actual[name] = [next(results) for _ in arrays]
 
 
-#: The first is in the default tests: a model of every operator takes several seconds to export.
+#: A model of all calls takes several seconds to export; in the quick tests it has one an operator.
 EACH = [
-    pytest.param(x, id=x.name, marks=pytest.mark.slow if i else []) for i, x in enumerate(TARGETS)
+    pytest.param((TARGETS[0], FEW), id=f"{TARGETS[0].name}, few"),
+    *(pytest.param((x, CALLS), id=x.name, marks=pytest.mark.slow) for x in TARGETS),
 ]
 
 
 @pytest.fixture(scope="module", params=EACH)
 def model(request):
-    return Model(request.param)
+    return Model(*request.param)
 
 
 def test_results_of_every_operator(model):
@@ -122,7 +128,7 @@ def test_update_rules_of_opset_27():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", EACH[:3])
+@pytest.mark.parametrize("target", TARGETS[:3], ids=lambda x: x.name)
 def test_batches_and_lengths_that_vary(target):
     def calls(q, k, v, g, i, lengths):
         la = linattn.torch

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, excess
 from cases import BACKWARD, Case, make
+from slow import slow
 
 import linattn
 from linattn.reference import linear as ref
@@ -27,8 +28,8 @@ def test_last_row_of_causal_is_noncausal():
         close(last, whole, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("f", [64, 256, 1024])
-@pytest.mark.parametrize("n", [16, 65, 272, 1024, 2048])
+@pytest.mark.parametrize("f", [64, *slow(256), 1024])
+@pytest.mark.parametrize("n", [16, *slow(65, 272), 1024, *slow(2048)])
 def test_equal_terms_do_not_round_one_way_for_long(n, f):
     """Sums of equal numbers, the worst there is for them, at lengths about the chunks'."""
     for x in [*np.random.default_rng(0).uniform(0.1, 1, 8), 0.0037, 0.1, 0.3, 1 / 3]:

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from operands import twin
-from slow import crossed
+from slow import each, grid, looped, slow
 from states import assert_same, flat
 from table import BLOCKS, GATES, ROUNDINGS, first_of, same
 
 import linattn
 from linattn import _linattn, ufuncs
 
-EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
+EACH = each(BLOCKS)
 ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 #: A part of a chunk, not a divisor of one; a chunk; several and a part; more than there are tokens.
 SOME = [2, 7, 16, 37, 1000]
-LENGTHS = pytest.mark.parametrize("block", SOME)
+LENGTHS = looped(block=SOME)
 N = 75
 
 
@@ -26,9 +26,8 @@ def having(case, **options):
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("block", "dtype"),
-    crossed(lambda block, dtype: dtype == "float32" or block == 7, SOME, ["float32", "float64"]),
+@grid(
+    lambda block, dtype: dtype == "float32" or block == 7, block=SOME, dtype=["float32", "float64"]
 )
 def test_many_chunks(case, block, dtype):
     """Results are those of the twin, with states, lengths and every kind of decay."""
@@ -68,7 +67,7 @@ def test_packed_sequences(case, block):
 
 @EACH
 @LENGTHS
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, *slow(np.inf, -np.inf)])
 def test_later_blocks(case, block, value):
     """Whatever they hold, outputs before them have the same bits."""
     case, cut = having(case, block=block), 37 // min(block, 37) * min(block, 37)

@@ -7,6 +7,7 @@ import pytest
 from adjoint import check
 from bounds import close, roundings
 from operands import twin
+from slow import each, looped
 from states import assert_same, drawn, flat
 from table import BLOCKS, FIRST, allowed, apply, first_of, same
 
@@ -16,7 +17,7 @@ from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
 
 LEAD, N = (2,), 11
-EACH = pytest.mark.parametrize("case", BLOCKS, ids=str)
+EACH = each(BLOCKS)
 ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 
 
@@ -27,7 +28,7 @@ def without(case, block=None):
 
 
 @EACH
-@pytest.mark.parametrize("block", [2, 3, 4, N, 20])
+@looped(block=[2, 3, 4, N, 20])
 def test_definition(case, block):
     """Each token reads what a query in place of its block's last one does."""
     operands = case.operands(LEAD, N)

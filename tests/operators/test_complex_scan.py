@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bounds import close
+from slow import looped
 
 import linattn
 from linattn import State
@@ -44,9 +45,9 @@ def same(got, expected, slack=64):
     close(got, expected, atol=slack * eps * largest)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@looped(options=OPTIONS)
+@looped(shapes=SHAPES)
+@looped(dtype=["c8", "c16"])
 def test_values(shapes, options, dtype):
     a, x, start, *_ = (y.astype(dtype) for y in operands(shapes))
     h, last = linattn.linear_scan(a, x, **options, initial_state=State(start), return_state=True)

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from bounds import close
+from slow import looped
 
 import linattn
 from linattn import feature_maps as maps
@@ -41,7 +42,7 @@ def inputs(dtype=np.float64, scale=1.0):
 
 
 @every_map
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@looped(dtype=[np.float32, np.float64])
 def test_against_the_twin(phi, dtype):
     x = inputs(dtype)
     exact, y = reference.twin(phi), phi(x)
@@ -68,7 +69,7 @@ def test_gradient_by_differences(phi):
 
 
 @every_map
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@looped(value=[np.nan, np.inf])
 def test_rows_do_not_meet(phi, value):
     """What a row of padding holds reaches no other row, forwards or backwards."""
     x = inputs(np.float32)

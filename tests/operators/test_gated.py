@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from gates import DTYPES, GATED, ROUNDINGS, by_channel, compare, each_gated, same
-from slow import crossed
+from slow import grid
 from states import flat
 
 import linattn
@@ -119,10 +119,8 @@ def test_no_decay_is_causal(dtype, case):
             close(x, y, atol=roundings(2 * ROUNDINGS["gradients"], y) * n**0.5)
 
 
-@pytest.mark.parametrize(
-    ("case", "decay"),
-    crossed(lambda case, decay: case is GATED[0] and decay == -1e-4, GATED[::2], [-1e-4, -3e-3]),
-    ids=str,
+@grid(
+    lambda case, decay: case is GATED[0] and decay == -1e-4, case=GATED[::2], decay=[-1e-4, -3e-3]
 )
 def test_slow_decay_of_a_long_sequence(decay, case):
     """Equal gates round alike in every chunk: the errors must not add up over thousands."""

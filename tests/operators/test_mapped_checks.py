@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from bounds import close
+from slow import looped, slow
 from states import assert_same, flat
 
 import linattn
@@ -61,10 +62,10 @@ def refuse(operator, error, *words, arrays=None, **options):
         assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
 
 
-@pytest.mark.parametrize("phi", MAPS, ids=str)
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@looped(phi=MAPS)
+@looped(operator=OPERATORS)
+@pytest.mark.parametrize("dtype", [*slow("float16"), "float32", *slow("float64")])
+@looped(poison=[np.nan, np.inf])
 def test_padding_has_no_gradient(phi, operator, dtype, poison):
     """Whatever it holds: 0 to the bit in dk, dv and dbeta, and not seen by anything else."""
     lengths = np.array([0, 5, N])
@@ -106,10 +107,10 @@ def test_padding_of_shared_keys(phi, operator):
             assert dk[~past].all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("suffix", ["", "_backward", "_step"])
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("phi", [maps.DPFP(), POSITIVE], ids=str)
+@looped(dtype=["float16", "float32"])
+@looped(suffix=["", "_backward", "_step"])
+@looped(operator=OPERATORS)
+@looped(phi=[maps.DPFP(), POSITIVE])
 def test_masks_are_refused(phi, operator, suffix, dtype):
     """Before anything converts the operand that has one."""
     name = {"causal_step": "step", "noncausal_step": "step"}.get(

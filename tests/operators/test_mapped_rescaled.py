@@ -16,7 +16,7 @@ from linattn.reference import rescaled_features as reference_rescaled
 
 
 @pytest.mark.parametrize("operator", FORWARD)
-@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+@pytest.mark.parametrize("phi", [POSITIVE[0], *slow(*POSITIVE[1:])], ids=str)
 @pytest.mark.parametrize("scale", [3e4, *slow(0.01, 1, 4, 30, 300, 3e9)])
 def test_inputs_of_any_size(operator, phi, scale):
     """Finite, and right to the rounding of exponents that grow like scale^2."""

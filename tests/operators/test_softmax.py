@@ -5,6 +5,7 @@ import pytest
 from bounds import check, close, roundings
 from cases import DTYPES, SOFTMAX, Case, make
 from isas import ISAS
+from slow import slow
 
 import linattn
 from linattn._core import products
@@ -252,8 +253,10 @@ except KeyboardInterrupt:
     "call",
     [
         "linattn.linformer(one, x, x, x, x)",
-        "linattn.linformer_backward(one, x, x, x, x, one)",
-        "product(np.broadcast_to(y[:1], (2**14, 4096)), y)",
+        *slow(
+            "linattn.linformer_backward(one, x, x, x, x, one)",
+            "product(np.broadcast_to(y[:1], (2**14, 4096)), y)",
+        ),
     ],
 )
 def test_linformer_can_be_interrupted(interpreter, call):

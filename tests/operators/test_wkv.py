@@ -4,6 +4,7 @@ import bounds
 import numpy as np
 import pytest
 from bounds import close_to_largest as close
+from slow import grid, slow
 
 import linattn
 from linattn import State
@@ -69,7 +70,7 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("keys", SLOW)
+@grid(lambda keys: keys == "all keys alike", keys=SLOW)
 def test_slow_decays(keys):
     """max - w rounds to a multiple of an ulp of max, against which w is small."""
     n, m, w = 8000, 3, 1e-4
@@ -157,7 +158,7 @@ def test_large_keys_cut_and_resumed(to):
         close(dv, whole[3][:cut], np.float32)
 
 
-@pytest.mark.parametrize("to", [0, 1e5, 1e8, 1e30])
+@pytest.mark.parametrize("to", [*slow(0, 1e5), 1e8, *slow(1e30)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_million_tokens_that_write_nothing(dtype, to):
     """They read the first token's value, and what comes last outweighs it."""
@@ -177,7 +178,7 @@ def test_a_million_tokens_that_write_nothing(dtype, to):
     bounds.close(dw, np.zeros_like(dw), atol=4 * 7 * u * n)  # a sum of so many zeros, rounded
 
 
-@pytest.mark.parametrize("top", [-(2.0**18), 0.0, 1e8, 1e30])
+@pytest.mark.parametrize("top", [-(2.0**18), *slow(0.0, 1e8), 1e30])
 def test_many_steps_that_write_nothing(top):
     """What the log scale loses to rounding, alike at each step, does not multiply up."""
     state = State(*np.float32([[2.0], [1.0], [top]]))
@@ -229,8 +230,8 @@ def allowed(k, v, w, u):
     return o
 
 
-@pytest.mark.parametrize("size", [0.1, 1, 30, 1e3, 1e6])
-@pytest.mark.parametrize("decay", [1e-4, 1e-1, 5, 300])
+@pytest.mark.parametrize("size", [0.1, *slow(1), 30, *slow(1e3), 1e6])
+@pytest.mark.parametrize("decay", [1e-4, *slow(1e-1), 5, *slow(300)])
 def test_bound(size, decay):
     """The bound of docs/guarantees.md, in a search over sizes."""
     for seed in range(4):

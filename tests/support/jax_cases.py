@@ -79,7 +79,14 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
-EACH_ONCE = pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS))
+#: One of each function, and one with lengths of each kind; of each kind of recurrence, and others.
+EACH_ONCE, EACH_KIND = (
+    pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS, kind=kind))
+    for kind in (
+        lambda x: (x[0], *({"key_lengths", "cu_seqlens"} & {*x[2]})),
+        lambda x: x[0] in ("gated_delta", "selective_scan", "mlstm", "softmax_attention") and x[0],
+    )
+)
 ATTENTION = [
     case
     for case in CASES

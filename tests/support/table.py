@@ -231,6 +231,16 @@ def first_of(cases) -> list[Case]:
     return [next(x for x in cases if x.name == name) for name in names]
 
 
+def covering(cases) -> list[Case]:
+    """Those with an operand, axes of it or an option that no earlier case of the operator has."""
+    seen, found = set(), []
+    for case in cases:
+        uses = {(case.name, *x) for x in (*case.letters.items(), *case.options.items())}
+        found += [case] if uses - seen else []
+        seen |= uses
+    return found
+
+
 #: Every kind of call of every operator.
 ALL = _cases()
 #: Those that have a state, and one of each.

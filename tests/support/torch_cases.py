@@ -11,7 +11,7 @@ import numpy as np
 import operands as operand_table
 import pytest
 import torch
-from slow import first_of_each
+from slow import first_of_each, grid
 
 import linattn
 
@@ -173,6 +173,9 @@ EACH = pytest.mark.parametrize("row", ROWS, ids=str)
 EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
 EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
+EACH_KIND_OF_STEP = grid(
+    lambda row: str(row) in ("causal", "dplr", "selective_scan", "slstm"), row=STEPPED
+)
 
 
 def leaves(tensors):

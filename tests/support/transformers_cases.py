@@ -9,6 +9,7 @@ import operator
 import types
 
 import pytest
+from slow import crossed
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,8 +23,18 @@ from linattn.torch.transformers import STAND_INS  # noqa: E402
 FAMILIES = [
     family for family in MODELS if importlib.util.find_spec(f"transformers.models.{family}")
 ]
+#: One of each kind of layer: delta rules by head and by channel, scans, gates, convolutions.
+FEW = {
+    "qwen3_next", "kimi_linear", "mamba2", "mamba", "xlstm", "rwkv", "recurrent_gemma", "lfm2",
+    "minimax",
+}  # fmt: skip
 #: What is promised of float32: differences as a part of the largest entry.
 PART = 1e-4
+
+
+def each_of(families):
+    """A test of each of these families, slow but for the `FEW`."""
+    return pytest.mark.parametrize("family", crossed(lambda family: family in FEW, families))
 
 
 def close(a, b, *, part=PART, more=0.0):

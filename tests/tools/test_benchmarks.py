@@ -8,8 +8,6 @@ from processes import output
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
-#: The family whose rows run in the quick tests: each takes an interpreter with PyTorch.
-QUICK = "main"
 
 pytestmark = pytest.mark.skipif(not RUN.exists(), reason="there are no benchmarks here")
 
@@ -21,9 +19,8 @@ def families():
 run = functools.partial(output, RUN)
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x != QUICK)) for x in families()]
-)
+@pytest.mark.slow  # each takes an interpreter with PyTorch
+@pytest.mark.parametrize("family", families())
 def test_rows(family):
     lines = run("--smoke", family).splitlines()
     rows = [line for line in lines if line.startswith(f"{family}: ")]

@@ -77,10 +77,15 @@ def test_no_compiler_is_an_error_of_one_line():
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("CC", "", "linattn: CC is empty; "),
-        ("CC", "gcc '", "linattn: CC is "),
         ("CFLAGS", "-O1 '-g", "linattn: CFLAGS is "),
-        ("LDFLAGS", '"', "linattn: LDFLAGS is "),
+        *(
+            pytest.param(*x, marks=pytest.mark.slow)
+            for x in [
+                ("CC", "", "linattn: CC is empty; "),
+                ("CC", "gcc '", "linattn: CC is "),
+                ("LDFLAGS", '"', "linattn: LDFLAGS is "),
+            ]
+        ),
     ],
 )
 def test_a_wrong_variable_is_an_error_of_one_line(name, value, line):
@@ -291,6 +296,7 @@ def test_cflags_may_ask_for_debug_information():
         assert "-g0" not in run("-c", FLAGS, CFLAGS=flags).split()
 
 
+@pytest.mark.slow
 def test_cflags_may_ask_for_less_optimisation():
     """Setup.py's flags follow those of CFLAGS on the command line, and would prevail."""
     for flags, level in {"-g -O1": "-O1", "-O1 -Og": "-Og", "-O3 -g": "-O2", "": "-O2"}.items():

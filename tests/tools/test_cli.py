@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from every_call import every_call
 from processes import python
+from slow import slow
 
 import linattn
 from linattn.__main__ import main
@@ -67,7 +68,7 @@ def test_info_runs_where_the_environment_is_wrong():
     assert err.count("error: environment variable LINATTN_") == 2
 
 
-@pytest.mark.parametrize("name", ["selftest", "timing"])
+@pytest.mark.parametrize("name", [*slow("selftest"), "timing"])
 def test_nothing_else_does(name):
     status, out, err = command(name, LINATTN_ISA="mmx")
     assert (status, out, err.count("\n")) == (1, "", 1)
@@ -75,7 +76,7 @@ def test_nothing_else_does(name):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-@pytest.mark.parametrize("given", ["info", "info --json"])
+@pytest.mark.parametrize("given", ["info", *slow("info --json")])
 @pytest.mark.parametrize("to", [">&-", "> /dev/full"])
 def test_output_that_cannot_be_written_is_an_error_of_one_line(given, to):
     line = f'"{sys.executable}" -m linattn {given} {to}'
@@ -101,7 +102,9 @@ def test_it_is_called_linattn():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of Unix")
-@pytest.mark.parametrize("given", ["--help", "info", "info --json", "selftest", "timing --help"])
+@pytest.mark.parametrize(
+    "given", ["info", *slow("--help", "info --json", "selftest", "timing --help")]
+)
 def test_a_reader_that_leaves_is_no_error(given):
     read, write = os.pipe()
     os.close(read)
@@ -114,6 +117,7 @@ def test_a_reader_that_leaves_is_no_error(given):
     assert done.returncode == 141 or "--help" in given  # which argparse prints without looking
 
 
+@pytest.mark.slow
 def test_selftest(capsys):
     before = linattn.get_isa()
     assert main(["selftest"]) == 0
@@ -130,6 +134,7 @@ def test_selftest_tells_all_if_asked(capsys, monkeypatch):
     assert main(["selftest", "-v"]) == 0
     out = capsys.readouterr().out
     assert all(f"    {operator} " in out for operator in selftest.OPERATORS)
+    assert out.endswith("selftest passed\n")
 
 
 def test_selftest_has_every_operator():
@@ -139,6 +144,7 @@ def test_selftest_has_every_operator():
 
 def test_selftest_finds_a_fault(capsys, monkeypatch):
     right = linattn.causal
+    monkeypatch.setattr(settings, "available_isas", lambda: (linattn.get_isa(),))
     monkeypatch.setattr(linattn, "causal", lambda *a, **k: 1.01 * right(*a, **k))
     assert main(["selftest"]) == 1
     out = capsys.readouterr().out

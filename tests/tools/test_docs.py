@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pages import blocks, run_python
 from processes import start
+from slow import grid
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -33,7 +34,11 @@ def test_languages():
             assert language in LANGUAGES or language.startswith("{"), (name, language)
 
 
-@pytest.mark.parametrize("name", pages_with("python"))
+#: These export models, run workers or import other libraries for several seconds.
+LONG = {f"howto/{x}.md" for x in ("onnx", "fla", "clusters", "transformers")}
+
+
+@grid(lambda name: name not in LONG, name=pages_with("python"))
 def test_python_blocks(name, threads):  # some set the number
     needed = re.findall(r"^>>> (?:import|from) (?:linattn\.)?(\w+)", TEXTS[name], flags=re.M)
     for module in {*needed} & {*OPTIONAL}:
@@ -53,11 +58,10 @@ def commands():
         for block in blocks(TEXTS[name], "sh"):
             for line in block.splitlines():
                 if not line.startswith(NOT_RUN) and "cd benchmarks" not in block:
-                    # Each process imports PyTorch: clusters/test_torch_distributed.py has the same.
-                    marks = [pytest.mark.slow] if line.startswith("torchrun") else []
-                    yield pytest.param(line, id=f"{name}: {line}", marks=marks)
+                    yield pytest.param(line, id=f"{name}: {line}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [*commands()])
 def test_shell_blocks(line):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -18,17 +18,21 @@ MODULES = [
     "linattn",
     *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),
 ]
+MODULES.remove("linattn.__main__")
 OPTIONAL = ("linattn.torch", "linattn.jax", "linattn.dask")  # need what they bridge to
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "linattn.__main__"])
-def test_examples(name):
-    if name.startswith(OPTIONAL):
-        pytest.importorskip(name.split(".")[1])
-    failures, _ = doctest.testmod(
-        importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    )
-    assert failures == 0
+@pytest.mark.parametrize("package", ("linattn", *OPTIONAL))
+def test_examples(package):
+    if package in OPTIONAL:
+        pytest.importorskip(package.split(".")[1])
+    failed = []
+    for name in MODULES:
+        if name.startswith(package if package in OPTIONAL else OPTIONAL) == (package in OPTIONAL):
+            module = importlib.import_module(name)
+            flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+            failed += [name] * doctest.testmod(module, optionflags=flags).failed
+    assert failed == []
 
 
 @pytest.mark.parametrize("name", OPERATORS)

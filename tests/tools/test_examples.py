@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import output, python
+from slow import slow
 
 import linattn
 
@@ -23,6 +24,7 @@ def test_all_are_run():
     assert found == {"train_and_generate.py", *MODULES}
 
 
+@pytest.mark.slow
 def test_train_and_generate(tmp_path):
     """The loss falls, and the model that is loaded is the one that was saved."""
     torch = pytest.importorskip("torch")
@@ -65,7 +67,7 @@ def load(folder, file):
     return module
 
 
-@pytest.mark.parametrize("folder", MODULES)
+@pytest.mark.parametrize("folder", ["c_extension", *slow("cython_extension")])
 def test_extension(folder, tmp_path):
     """It has linattn's bits, from several threads at once, and passes its errors on."""
     attend = load(folder, build(folder, tmp_path))
@@ -89,7 +91,7 @@ def test_extension(folder, tmp_path):
             attend.causal(q[0], k[0], v[0], wrong)
 
 
-@pytest.mark.parametrize("version", [(0, 0), (1, 1), (2, 0)])
+@pytest.mark.parametrize("version", [*slow((0, 0), (1, 1)), (2, 0)])
 def test_another_version_is_an_import_error(version, tmp_path):
     header = Path(linattn.get_include(), "linattn.h").read_text(encoding="utf-8")
     for name, number in zip(("MAJOR", "MINOR"), version, strict=True):

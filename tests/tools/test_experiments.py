@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from idx_files import idx
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
@@ -25,9 +26,9 @@ def run(name, out, *more):
 
 
 @pytest.mark.parametrize("name", [
-    "copy_task", "fast_weights_lm", "scaling", "associative_retrieval",
-    pytest.param("language_models", marks=pytest.mark.slow),
-    pytest.param("image_generation", marks=pytest.mark.slow),
+    "copy_task",
+    *slow("fast_weights_lm", "scaling", "associative_retrieval", "language_models",
+          "image_generation"),
 ])  # fmt: skip
 def test_tiny(name, tmp_path):
     if name == "image_generation":

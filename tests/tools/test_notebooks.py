@@ -16,11 +16,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 
 
-#: One runs by default.
-RUN = [x if x.stem == "quickstart" else pytest.param(x, marks=pytest.mark.slow) for x in FILES]
-
-
-@pytest.mark.parametrize("file", RUN, ids=lambda file: file.stem)
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_runs(file, monkeypatch):
     monkeypatch.setenv("LINATTN_TIMING_LENGTHS", "200,400")
     monkeypatch.setenv("LINATTN_STREAM_TOKENS", "200000")

@@ -24,10 +24,14 @@ MISSING = "import pytest; pytest.importorskip('no_such_module')"
     ("options", "ends"),
     [
         (["--listed-skips"], "1 failed, 1 skipped, 1 xfailed, 1 error"),
-        (["--listed-skips", "-n", "1"], "1 failed, 1 skipped, 1 xfailed, 1 error"),
         ([], "3 skipped, 1 xfailed"),
+        pytest.param(
+            ["--listed-skips", "-n", "1"],
+            "1 failed, 1 skipped, 1 xfailed, 1 error",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["here", "in workers", "not asked for"],
+    ids=["here", "not asked for", "in workers"],
 )
 def test_skips(tmp_path, options, ends):
     tests = tmp_path / "tests"

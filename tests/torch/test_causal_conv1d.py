@@ -1,6 +1,7 @@
 """The stand-in for causal_conv1d against loops over its equation."""
 
 import pytest
+from slow import looped, slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -174,11 +175,11 @@ def test_rows_of_a_larger_state():
     assert torch.equal(pool, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("length", [WIDTH - 1, WIDTH, WIDTH + 3])
-@pytest.mark.parametrize("axis", [True, False])
-@pytest.mark.parametrize("indices", [None, [4, 0, 2], [4, -1, 2]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *slow(torch.float16)])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, *slow(torch.float16)])
+@looped(length=[WIDTH - 1, WIDTH, WIDTH + 3])
+@looped(axis=[True, False])
+@looped(indices=[None, [4, 0, 2], [4, -1, 2]])
 def test_one_token_in_place(dtype, kept, length, axis, indices):
     """States of any length and of 16 bits, with the bits of the way that gradients take."""
     x = normal(BATCH, DIM, *(1,) * axis, dtype=torch.float32).detach().to(dtype)

@@ -1,6 +1,7 @@
 """torch.compile, in one graph, of functions that create maps and states."""
 
 import pytest
+from slow import crossed, grid, slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -50,7 +51,7 @@ MAPS = {
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
+@grid(lambda name: name.split()[0] in ("DPFP", "FeedforwardKernel", "of"), name=MAPS)
 def test_maps_made_inside(name):
     make, x = MAPS[name], torch.randn(3, 5, 4)
     assert_same(both(lambda x: la.causal(x, x, x, feature_map=make()), x))
@@ -94,8 +95,11 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("name", STATES)
-@pytest.mark.parametrize("dynamic", [None, True])
+@grid(
+    lambda name, dynamic: dynamic is None and name not in ("step", "dpfp", "function"),
+    name=STATES,
+    dynamic=[None, True],
+)
 def test_initial_states(name, dynamic):
     options, x = STATES[name], torch.randn(3, 5, 4)
     assert_same(both(lambda x: la.initial_state(x, x, x, **options), x, dynamic=dynamic))
@@ -117,8 +121,8 @@ def test_a_step_from_its_own_state():
     assert_same(both(function, torch.randn(3, 4)))
 
 
-@pytest.mark.parametrize("name", ["PerformerAttention", "FastWeightAttention", "LinearAttention",
-                                  "FeedforwardKernelAttention", "GatedDeltaNet"])  # fmt: skip
+@pytest.mark.parametrize("name", ["PerformerAttention", "GatedDeltaNet", *slow(
+    "FastWeightAttention", "LinearAttention", "FeedforwardKernelAttention")])  # fmt: skip
 def test_layers_from_their_first_state(name):
     layer = getattr(la.nn, name)(8, 2)
     with torch.no_grad():
@@ -138,11 +142,15 @@ def _operands(name):
 
 
 STEPS = ["", "delta_", "gated_", "gated_delta_", "dplr_"]
+FEW_STEPS = crossed(lambda name: name in ("", "gated_delta_"), STEPS)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("options", [{}, {"scale": 2}], ids=["plain", "to be converted"])
-@pytest.mark.parametrize("name", STEPS)
+@grid(
+    lambda name, options, in_place: in_place != bool(options),
+    name=STEPS,
+    options=[{}, {"scale": 2}],
+    in_place=[False, True],
+)
 def test_steps(name, options, in_place):
     def function(*args):
         operands, state = args[:-1], args[-1]
@@ -155,7 +163,7 @@ def test_steps(name, options, in_place):
     assert_same((state, same))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", FEW_STEPS)
 def test_steps_with_gradients(name):
     def loss(*args):
         o, state = getattr(la, f"{name}step")(*args[:-1], args[-1])
@@ -188,7 +196,7 @@ def test_steps_are_seen_where_they_have_to_be():
         assert_same(both(cast, q))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", FEW_STEPS)
 def test_a_step_in_place_copies_no_state(name):
     """The compiled code calls the operator on the state itself, and nothing else."""
     inductor = pytest.importorskip("torch._inductor.utils")
@@ -237,8 +245,9 @@ def test_wrong_operands_raise_when_compiled():
         compiled(q, k[:, :3], v, state)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize(
+    ("step", "dynamic"), crossed(lambda step, dynamic: step == dynamic, *2 * [[False, True]])
+)
 def test_indices_of_pools_are_checked(step, dynamic):
     """At each call, before a row is written."""
     operands = [torch.stack([x, x]) for x in _operands("delta_")[0]]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow import grid
 
 import linattn
 from linattn import State
@@ -29,10 +30,14 @@ CASES = {
 EACH = pytest.mark.parametrize(("a", "x"), CASES.values(), ids=CASES)
 
 
-@EACH
-@pytest.mark.parametrize("options", [{}, {"log": True}, {"reverse": True}], ids=str)
-@pytest.mark.parametrize("bounds", [None, [0, 2, 2, 6]])
-def test_results_and_gradients(a, x, options, bounds):
+@grid(
+    lambda name, options, bounds: name == next(iter(CASES)) or not (options or bounds),
+    name=CASES,
+    options=[{}, {"log": True}, {"reverse": True}],
+    bounds=[None, [0, 2, 2, 6]],
+)
+def test_results_and_gradients(name, options, bounds):
+    a, x = CASES[name]
     more = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
     s = draw(2, M, seed=2) if bounds is None else draw(2, 3, M, seed=2)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
+from slow import each, looped
 from states import flat
 from table import ALL, BLOCKS, CASES, RULES, allowed, apply
 
@@ -11,8 +12,8 @@ lt = pytest.importorskip("linattn.torch")
 
 from tensors import arrays, leaves, tensor_state, tensors  # noqa: E402
 
-EACH = pytest.mark.parametrize("case", ALL + BLOCKS, ids=str)
-HELD = pytest.mark.parametrize("case", CASES + BLOCKS, ids=str)
+EACH = each(ALL + BLOCKS)
+HELD = each(CASES + BLOCKS)
 
 
 def assert_same(result, expected):
@@ -22,7 +23,7 @@ def assert_same(result, expected):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@looped(dtype=["float16", "float32", "float64"])
 def test_results_and_gradients(case, dtype):
     operands = case.operands((2, 3), 9, dtype=dtype)
     given = tensors(operands, requires_grad=True)
@@ -63,7 +64,7 @@ def test_gradients_of_a_step(case):
         close(token[name].grad.numpy(), y, atol=allowed(*flat(expected)))
 
 
-@pytest.mark.parametrize("case", RULES + BLOCKS, ids=str)
+@each(RULES + BLOCKS)
 def test_packed_sequences(case):
     operands = case.operands((), 9)
     bounds = torch.tensor([0, 4, 4, 9])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from processes import output
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -57,7 +58,7 @@ def test_operands_of_16_bits_are_rounded_once(dtype):
     assert torch.equal(states, wide.to(dtype)) and last.dtype is dtype
 
 
-@pytest.mark.parametrize("with_states", [False, True])
+@pytest.mark.parametrize("with_states", [*slow(False), True])
 def test_gradients(with_states):
     """Of all states, and through those before the first token."""
     given = [x[:, :4] if i == 0 else x for i, x in enumerate(operands()[: 3 + with_states])]
@@ -182,5 +183,6 @@ print(*h.shape, *c.shape, *n.shape, *m.shape)
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_interpreter():
     assert output("-c", SCRIPT) == "3 2 7 8 3 2 8 8 3 2 8 3 2 1\n"

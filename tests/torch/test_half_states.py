@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from slow import each
 from table import CASES, apply
 from tensors import leaves
 from torch import Tensor
@@ -15,9 +16,7 @@ HALVES = [torch.float16, torch.bfloat16]
 LEAD, D, M = (3,), 16, 24
 
 halves = pytest.mark.parametrize("half", HALVES, ids=str)
-every_case = pytest.mark.parametrize(
-    "case", [x for x in CASES if x.row.half_states["step"]], ids=str
-)
+every_case = each([x for x in CASES if x.row.half_states["step"]])
 
 
 def same(x, y):

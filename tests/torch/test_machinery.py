@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch_cases as cases  # noqa: E402
 from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
     EACH,
+    EACH_KIND_OF_STEP,
     EACH_ONCE,
-    EACH_STEP,
     ROWS,
     _forget_what_was_compiled,
     assert_same,
@@ -84,7 +84,7 @@ def test_compile(row):
         close(x.grad, expected[name].grad, atol=1e-13 * float(expected[name].grad.abs().max()))
 
 
-@EACH_STEP
+@EACH_KIND_OF_STEP
 def test_compiled_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))
     given = cases.token(row, operands, 0)

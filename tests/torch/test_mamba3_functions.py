@@ -133,7 +133,7 @@ def test_norm_before_the_gate(flat):
 
 def test_gradients_by_differences():
     """Of all operands and states, for what follows as well as for the results."""
-    given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=3))]
+    given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=2))]
     states = states_of(1)
     leaves = [x.detach().requires_grad_() for x in (*given, *states)]
     assert torch.autograd.gradcheck(partial(with_states, combined), leaves)

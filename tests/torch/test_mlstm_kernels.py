@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -110,7 +111,7 @@ def test_sigmoid_gates(name, normalize):
     check((found[0], *found[1]) if chunks else [found], (h, *last) if chunks else [h])
 
 
-@pytest.mark.parametrize("name", [*CHUNKS[:1], *PARALLEL[:1], *SIGMOID[:1]])
+@pytest.mark.parametrize("name", [*CHUNKS[:1], *slow(*PARALLEL[:1]), *SIGMOID[:1]])
 def test_gradients(name):
     tokens, state = operands(states=not name.startswith("parallel"))
     names = [*state]

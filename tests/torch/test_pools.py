@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fused_cases import LAYERS, make
+from slow import each, slow
 from states import flat
 from table import CASES, FIRST, apply, rows, same
 
@@ -17,7 +18,7 @@ P, LEAD, N = 7, (3, 2), 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case = each(CASES)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -172,7 +173,7 @@ def test_complex_scan():
     assert same(arrays(result), flat(linattn.linear_scan(a, x, **options)))
 
 
-@pytest.mark.parametrize("name", ["gated_delta", "selective_scan", "causal_conv1d"])
+@pytest.mark.parametrize("name", ["gated_delta", *slow("selective_scan", "causal_conv1d")])
 def test_compiled(name):
     """Without graph breaks; the pool is an argument that is written."""
     case = next(x for x in FIRST if x.name == name)

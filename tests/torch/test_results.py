@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch_cases as cases  # noqa: E402
 from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
     EACH,
+    EACH_KIND_OF_STEP,
     EACH_RECURRENT,
     EACH_STEP,
     RECURRENT,
@@ -77,7 +78,7 @@ def test_steps(row):
         assert_same((again, same), (o, after))
 
 
-@EACH_STEP
+@EACH_KIND_OF_STEP
 def test_steps_in_place_are_seen_by_backward(row):
     """As those of PyTorch's own operators: what a gradient needs and is no more is an error."""
     operands, start = leaves(make(row)), cases.state(row)

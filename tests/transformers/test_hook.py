@@ -55,6 +55,7 @@ def module_of(name):
     return ".".join(name.split(".")[:4])
 
 
+@pytest.mark.slow  # imports 60 models
 def test_everything_is_patched_and_given_back():
     names = list(everything())
     assert len(names) > 60

@@ -9,6 +9,7 @@ import functools
 import itertools
 
 import pytest
+from slow import slow
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -18,6 +19,7 @@ from transformers_cases import (  # noqa: E402
     FAMILIES,
     cache_of,
     close,
+    each_of,
     functions,
     gated_delta_operands,
     normal,
@@ -29,7 +31,7 @@ import linattn.torch as la  # noqa: E402
 from linattn.torch import patch_transformers  # noqa: E402
 from linattn.torch.transformers import _tokens  # noqa: E402
 
-families = pytest.mark.parametrize("family", FAMILIES)
+families = each_of(FAMILIES)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def test_generate(family, model, monkeypatch):
     close(torch.stack(after.logits), torch.stack(before.logits))
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
+@each_of(sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
     direct, flags = la._core.operator.direct, []
@@ -143,7 +145,7 @@ CONTINUED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", sorted(CONTINUED & {*FAMILIES}))
+@each_of(sorted(CONTINUED & {*FAMILIES}))
 def test_gradients_of_a_continuation(family, monkeypatch):
     """The model writes to the cache's states, which the gradients after a prefill need."""
     ids, trained = tokens(2, 12), build(family).train()
@@ -174,7 +176,7 @@ NO_SOFTMAX = ("mamba2", "mamba", "falcon_mamba")
 MIXING = ("recurrent_gemma", "rwkv", "xlstm")
 
 
-@pytest.mark.parametrize("family", [x for x in FAMILIES if x not in MIXING])
+@each_of([x for x in FAMILIES if x not in MIXING])
 def test_packed_sequences(family):
     """Three sequences in a row are as each by itself; the library's own functions refuse them."""
     packed_model = build(family, **ALL_LINEAR.get(family, {}))
@@ -212,7 +214,7 @@ def packed_row():
     return ids, lengths, bounds, index, places
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", *slow("eager")])
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {*MIXING, *ALL_LINEAR, *NO_SOFTMAX}))
 def test_packed_sequences_of_softmax_attention(family, attention):
     """The library's masks do not separate them without position_ids, or beside a cache."""

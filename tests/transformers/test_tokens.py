@@ -6,6 +6,7 @@ import functools
 import warnings
 
 import pytest
+from slow import grid
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -104,8 +105,11 @@ def written(forward):
     return run
 
 
-@pytest.mark.parametrize("changed", [wrapped, written])
-@pytest.mark.parametrize("change", [change_class, change_instances, change_to_a_subclass, hook])
+@grid(
+    lambda change, changed: (change is change_class) == (changed is wrapped),
+    change=[change_class, change_instances, change_to_a_subclass, hook],
+    changed=[wrapped, written],
+)
 @parts
 def test_parts_that_another_program_changed(family, part, change, changed, monkeypatch, steps):
     """Are called, where the fused step would compute the library's."""
