@@ -16,7 +16,7 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
-@pytest.mark.parametrize("ranks", [3, *slow(1, 2, 4)])
+@pytest.mark.parametrize("ranks", slow(1, 2, 3, 4))
 def test_ranks(ranks):
     """Forward and backward of every recurrence, states, lengths, uneven stretches, errors."""
     command = MPIEXEC, "-n", str(ranks), sys.executable, "mpi_program.py"

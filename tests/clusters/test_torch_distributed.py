@@ -13,7 +13,7 @@ RUN = "-m", "torch.distributed.run", "--standalone"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")
-@pytest.mark.parametrize("processes", [2, *slow(1, 4)])
+@pytest.mark.parametrize("processes", slow(1, 2, 4))
 def test_processes(processes):
     """Outputs and gradients are those of one process; errors of one are errors of all."""
     number = f"--nproc-per-node={processes}"

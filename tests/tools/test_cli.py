@@ -142,6 +142,7 @@ def test_selftest_has_every_operator():
     assert set(selftest.OPERATORS) == names
 
 
+@pytest.mark.slow
 def test_selftest_finds_a_fault(capsys, monkeypatch):
     right = linattn.causal
     monkeypatch.setattr(settings, "available_isas", lambda: (linattn.get_isa(),))

@@ -159,8 +159,8 @@ finite_pairs(T *room, struct block x, ptrdiff_t rows, ptrdiff_t cols)
     return vany(odd) ? y : x;
 }
 
-/* Makes the pairs of V and S, the column tile `at`; `finite` is room for as many pairs as
- * those of V. */
+/* Makes the pairs of V and S, the column tile `at`; `finite` is room for as many pairs
+ * as those of V. */
 static __attribute__((noinline)) void
 amx_make_pairs(struct amx_sweep *c, ptrdiff_t at, T *finite, ptrdiff_t width, int what)
 {

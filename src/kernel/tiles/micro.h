@@ -319,7 +319,7 @@ continue_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
     }
 }
 
-/* Rows [l, l + rows) of the run's sum = acc, and of S, if it is wanted, = from + acc. */
+/* Rows [l, l + rows) of the run's sum = acc and, if it is wanted, of S = from + acc. */
 INLINE void
 store_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
           const int nr)

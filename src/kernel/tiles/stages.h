@@ -1,7 +1,7 @@
 /* stages.h: what the stages of a group of chunks (table.h) share.
  *
- * Each chunk, or run of chunks (runs.h), has a record of what the stages keep of it, the
- * state before it among them.  A reverse pass counts chunks from the last token on:
+ * Each chunk, or run of chunks (runs.h), has a record of what the stages keep of it,
+ * the state before it among them.  A reverse pass counts chunks from the last token on:
  * "before" a chunk and "first" are those of the pass. */
 #ifndef LA_STAGES_H
 #define LA_STAGES_H
