@@ -98,6 +98,15 @@ la_scratch_take(size_t bytes, int lanes, char *few)
 }
 
 void
+la_scratch_drop(struct la_scratch *scratch)
+{
+    if (!scratch->is_lent) {
+        free_memory(scratch->memory);
+    }
+    scratch->memory = NULL;
+}
+
+void
 la_scratch_give(struct la_scratch *scratch)
 {
     if (!scratch->is_lent) {

@@ -31,6 +31,9 @@ struct la_scratch la_scratch_take(size_t bytes, int lanes, char *few);
 /* Frees it, or keeps it for the next call: three blocks of 4 to 64 MiB. */
 void la_scratch_give(struct la_scratch *scratch);
 
+/* Frees it. */
+void la_scratch_drop(struct la_scratch *scratch);
+
 /* Fills it with the poison byte, if there is one. */
 void la_scratch_prepare(struct la_scratch *scratch);
 

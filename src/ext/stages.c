@@ -379,7 +379,12 @@ la_run_staged(struct job *job, size_t units, int threads, int *fits)
         status = run_passes(job, bytes, threads, fits);
         status = la_scratch_overrun(&records) ? LA_OVERRUN : status;
     }
-    la_scratch_give(&records);
+    if (*fits) {
+        la_scratch_give(&records);
+    }
+    else { /* the sequence is computed again, without stages */
+        la_scratch_drop(&records);
+    }
     free(x.sequences);
     return status;
 }
