@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import linattn
+from linattn import _linattn
 
 HERE = Path(__file__).resolve().parent
 
@@ -94,6 +95,15 @@ def threads():
     before = linattn.get_num_threads()
     yield linattn.set_num_threads
     linattn.set_num_threads(before)
+
+
+@pytest.fixture(params=[0, 2], ids=["pairs", "AMX"])
+def sums(request):
+    """Products of bfloat16 by pairs one by one, and the sums of AMX in plain C."""
+    before = _linattn.get_amx()
+    _linattn.set_amx(request.param)
+    yield
+    _linattn.set_amx(before)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from states import flat
 from table import ATTENTION, GATES, first_of
 
 import linattn
-from linattn import _linattn
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOATS = Arithmetic(np.dtype(ml_dtypes.bfloat16), "bfloat16", 2.0**-8)
@@ -88,15 +87,6 @@ def targets() -> dict[str, Target]:
 
 
 TARGETS = targets()
-
-
-@pytest.fixture(params=[0, 2], ids=["pairs", "AMX"])
-def sums(request):
-    """Pairs one by one, and the sums of AMX in plain C."""
-    before = _linattn.get_amx()
-    _linattn.set_amx(request.param)
-    yield
-    _linattn.set_amx(before)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -11,7 +11,7 @@ from states import assert_same, flat
 from table import BLOCKS, GATES, ROUNDINGS, first_of, same
 
 import linattn
-from linattn import _linattn, ufuncs
+from linattn import ufuncs
 
 EACH = each(BLOCKS)
 ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
@@ -137,18 +137,9 @@ def test_no_gufunc_has_a_bonus():
     assert not [x for x in ufuncs.__all__ if "bonus" in x and "block" in x]
 
 
-@pytest.fixture(params=[0, 2], ids=["pairs", "AMX"])
-def amx(request):
-    """Products of bfloat16 by pairs, or the sums of AMX in plain C."""
-    before = _linattn.get_amx()
-    _linattn.set_amx(request.param)
-    yield
-    _linattn.set_amx(before)
-
-
 @EACH
 @pytest.mark.parametrize("block", [3, 16, 50])
-def test_products_of_bfloat16(case, block, threads, amx):
+def test_products_of_bfloat16(case, block, threads, sums):
     """They are obeyed: off by roundings of bfloat16, and the same for any number of threads."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16
     case, before = having(case, block=block), linattn.get_products()
