@@ -104,8 +104,7 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
     struct causal_scratch readers = *r;
     struct span t;
     readers.zs = (struct block){r->z, 0}; /* the same for all rows */
-    c->dots.x = NULL;                     /* no query reads within a chunk */
-    c->scored = 0;
+    without_scores(c);
     struct sweep read = *c;
     for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
         if (h->poll(h->poll_arg)) {

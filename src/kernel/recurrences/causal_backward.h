@@ -176,8 +176,7 @@ causal_dq_blocks(const struct la_head *h, const struct causal_backward_scratch *
     struct causal_gradient readers = *r;
     struct span t;
     readers.zs = (struct block){r->z, 0}; /* the same for all rows */
-    c->dots.x = NULL;                     /* no query reads within a chunk */
-    c->scored = 0;
+    without_scores(c);
     struct sweep read = *c;
     for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
         if (h->poll(h->poll_arg)) {
@@ -311,8 +310,8 @@ causal_dkv_blocks(const struct la_head *h, const struct causal_backward_scratch 
                   struct sweep *dv, struct sweep *db)
 {
     const struct causal_gradient *r = &all->chunk;
-    dv->dots.x = db->dots.x = NULL;
-    dv->scored = db->scored = 0;
+    without_scores(dv);
+    without_scores(db);
     for (ptrdiff_t end = h->n, begin; end > 0; end = begin) {
         begin = (end - 1) / h->block * h->block;
         if (causal_block_readers(h, all, dv, begin, end)) {

@@ -33,6 +33,14 @@ ends_token_block(const struct la_head *h, struct span t)
     return h->block > 0 && t.first + t.rows == token_block_end(h, t.first);
 }
 
+/* Within a chunk no query reads: a sweep takes no scores, nor pairs that they made. */
+INLINE void
+without_scores(struct sweep *c)
+{
+    c->dots.x = NULL;
+    c->scored = 0;
+}
+
 /* The first token of the block that ends with the tokens t. */
 INLINE ptrdiff_t
 token_block_begin(const struct la_head *h, struct span t)
