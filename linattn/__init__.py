@@ -1,5 +1,7 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
+# ruff: noqa: F405  # functions that a stub defines for type checkers
+
 import importlib.util
 import os
 import sys
@@ -15,9 +17,8 @@ if os.path.isdir(_sources := os.path.join(os.path.dirname(__file__), "../src/ker
 
     checkout.warn_if_older(_module.origin, os.path.dirname(_sources))
 
-from . import feature_maps, ufuncs
+from . import feature_maps, operators
 from ._call.fused import FusedState
-from ._call.initial import initial_state
 from ._core.product_dtype import get_products, products, set_products
 from ._core.settings import (
     get_include,
@@ -32,31 +33,29 @@ from ._core.settings import (
 from ._states.masks import lengths_from_mask
 from ._states.state_arrays import ExactState, SLSTMState, State
 from ._version import __version__
-from .operators.streaming import blocks, stream
 
-if TYPE_CHECKING:  # a build writes them, with overloads
+#: By name: the module that its first use imports.
+_LATE = {name: module for module, names in operators.FUNCTIONS.items() for name in names.split()}
+_LATE["initial_state"] = "initial"
+
+if TYPE_CHECKING:  # a build writes their signatures, with overloads
+    from . import ufuncs
     from ._signatures.arrays import *  # noqa: F403
+    from .operators.streaming import blocks, stream
 else:
-    from .operators.attention import causal, causal_backward, noncausal, noncausal_backward, step
-    from .operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
-    from .operators.decay import log_decay, log_decay_backward
-    from .operators.delta import delta, delta_backward, delta_step
-    from .operators.dplr import dplr, dplr_backward, dplr_step
-    from .operators.fused import fused_gated_delta_step, fused_gated_step
-    from .operators.gated import gated, gated_backward, gated_step
-    from .operators.gated_delta import gated_delta, gated_delta_backward, gated_delta_step
-    from .operators.linear_scan import linear_scan, linear_scan_backward, linear_scan_step
-    from .operators.linformer import linformer, linformer_backward
-    from .operators.mlstm import mlstm, mlstm_backward, mlstm_step
-    from .operators.momentum import momentum_delta, momentum_delta_backward, momentum_delta_step
-    from .operators.selective_scan import (
-        selective_scan,
-        selective_scan_backward,
-        selective_scan_step,
-    )
-    from .operators.slstm import slstm, slstm_backward, slstm_step
-    from .operators.softmax import softmax_attention, softmax_attention_backward
-    from .operators.wkv import wkv, wkv_backward, wkv_step
+
+    def __getattr__(name):
+        if name == "ufuncs":
+            return importlib.import_module(f"{__name__}.ufuncs")
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{__name__}.operators.{_LATE[name]}")
+        made = globals()[name] = getattr(module, name)
+        return made
+
+    def __dir__():
+        return sorted({*globals(), *_LATE, "ufuncs"})
+
 
 # What was pickled before the modules had rooms names these two.
 sys.modules[f"{__name__}._state"] = sys.modules[State.__module__]

@@ -22,8 +22,8 @@ the sums over all keys.
 ``gated_delta_identity(q, k, v, g, beta, scale)`` is `linattn.gated_delta` with one gate and one
 strength per token.  The suffixes ``_key_channels``, ``_channels`` and ``_erase``, in this order,
 stand for a gate per key channel, a strength per value channel, and erase keys after beta, (n, d).
-``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
-``_backward`` and ``_step`` forms.
+The names of operators without a map end before it.  All have ``_state``, ``_backward`` and
+``_step`` forms.
 
 ``causal``, ``delta``, ``gated``, ``gated_delta`` and their gradients also have forms with
 ``_block``, after the suffixes of operands: ``causal_block_elu(q, k, v, scale, eps, block)``, with
@@ -41,7 +41,7 @@ import threading as _threading
 from typing import TYPE_CHECKING
 
 from ._core.gufuncs import ufuncs as _ufuncs
-from ._docs.gufunc_docs import document as _document
+from .operators.gufunc_docs import document as _document
 
 if TYPE_CHECKING:
     import numpy as np

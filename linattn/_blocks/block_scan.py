@@ -21,12 +21,13 @@ import numpy as np
 
 from .. import feature_maps
 from .._call import mapped
-from .._call.recurrence import RECURRENCES, Recurrence
+from .._call.recurrence import Recurrence
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gradient_sums import clear_padding, sum_all, summed
 from .._core.gufuncs import quiet, run, ufuncs
 from .._core.products import product, transposed_product
 from .._states.state_arrays import State
+from ..operators.registry import RECURRENCES
 from .effects import Element, ScaledElement, StackedElement, stacked
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from .._call.recurrence import RECURRENCES
 from .._core import checks
 from .._core.gradient_sums import sum_all
 from .._states import state_arrays
 from .._states.state_arrays import State
+from ..operators.registry import RECURRENCES
 from .block_scan import Settings
 from .calls import ALL, BlockedCall, Value
 from .effects import AnyElement

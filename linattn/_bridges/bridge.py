@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import linattn
 
-from .._call.recurrence import RECURRENCES
 from .._core.compiled import calling
 from .._docs import templates
+from ..operators.registry import RECURRENCES
 
 if TYPE_CHECKING:
     from .._call.recurrence import Recurrence

@@ -52,8 +52,6 @@ class Kernels(Interface):
         log_scale of the state before all tokens.
     root_scale : bool, default False
         Whether a scale of None stands for 1 / sqrt(d).
-    function : str, optional
-        The public function, where it also calls another recurrence.
     one_array : bool, default False
         Whether a state is an array, not a named tuple.
     holder : type, default State
@@ -71,12 +69,11 @@ class Kernels(Interface):
         decay: Callable[[Mapping[str, Any], Any, Any], Any] | None = None,
         first: float = -math.inf,
         root_scale: bool = False,
-        function: str = "",
         one_array: bool = False,
         holder: type[Any] = State,
         **letters: Mapping[str, Any],
     ) -> None:
-        row, self.name = operators[name], function or name
+        row, self.name = operators[name], name
         self.transition = "scaled" if decay is not None else transition
         self.decay, self.first, self.root_scale = decay, first, root_scale
         self.layout = Layout.of(name, public, **letters)

@@ -49,20 +49,9 @@ if TYPE_CHECKING:
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
     Operands: TypeAlias = tuple[Any, ...]
 
-#: Every recurrence, by name.
-RECURRENCES: dict[str, Recurrence] = {}
-
 
 class Recurrence(Kernels):
-    """Forward, backward and step of a recurrence.
-
-    Parameters are those of `Kernels`; one with ``function`` is not in the registry.
-    """
-
-    def __init__(self, name: str, *, function: str = "", **options: Any) -> None:
-        super().__init__(name, function=function, **options)
-        if not function:
-            RECURRENCES[name] = self
+    """Forward, backward and step of a recurrence; parameters are those of `Kernels`."""
 
     def forward(
         self,

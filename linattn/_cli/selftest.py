@@ -12,10 +12,11 @@ import numpy as np
 
 import linattn
 from linattn import State, reference
-from linattn._call.recurrence import RECURRENCES, Recurrence
+from linattn._call.recurrence import Recurrence
 from linattn._cli.progress import Bar
 from linattn._core import settings
 from linattn._linattn import maps
+from linattn.operators.registry import RECURRENCES
 
 #: The recurrence of a function and its method.
 METHODS = {name: (r, method) for r in RECURRENCES.values() for method, name in r.names.items()}

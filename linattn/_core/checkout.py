@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 
 
 def warn_if_older(built: str | None, sources: str) -> None:
@@ -18,7 +17,7 @@ def warn_if_older(built: str | None, sources: str) -> None:
                 source = os.path.join(folder, file)
                 if os.path.getmtime(source) > made:
                     warnings.warn(
-                        f"linattn: {Path(source).resolve()} is newer than the built module "
+                        f"linattn: {os.path.realpath(source)} is newer than the built module "
                         f"{built}; run `make build` in the clone",
                         stacklevel=3,
                     )

@@ -6,7 +6,6 @@ import operator
 import os
 import sys
 from contextlib import ContextDecorator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ MAX_THREADS = 1024  #: limit of the pool
 MAX_SPIN_TIME = 100_000  #: microseconds
 SPIN_TIME = 50  #: as long as it takes to wake a thread
 AMX = ("off", "on", "in plain C", "in a signal handler")  #: by the choice of `_linattn.set_amx`
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
 def get_num_threads() -> int:
@@ -153,7 +152,7 @@ def get_include() -> str:
     >>> os.listdir(linattn.get_include())
     ['linattn.h']
     """
-    return str(PACKAGE / "include")
+    return os.path.join(PACKAGE, "include")
 
 
 def available_isas() -> tuple[str, ...]:
@@ -347,7 +346,7 @@ def _is_command() -> bool:
     if sys.argv[:1] == ["-m"]:  # argv while Python locates the package
         at = len(sys.orig_argv) - len(sys.argv)
         return sys.orig_argv[at : at + 1] == ["linattn"]
-    return bool(sys.argv) and Path(sys.argv[0]).stem == "linattn"
+    return bool(sys.argv) and os.path.splitext(os.path.basename(sys.argv[0]))[0] == "linattn"
 
 
 def _default_threads() -> int:

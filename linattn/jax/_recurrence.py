@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from .._call import exact, whole_blocks
-from .._call.initial import NAME, given, read, recurrence_of
 from .._call.interface import Interface
 from .._call.recurrence import Recurrence
 from .._core.checks import flag, number, positive, switch
@@ -21,6 +20,7 @@ from .._types import Cores, DType, ReturnState, Shape
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from ..feature_maps._names import unknown_map
+from ..operators.initial import NAME, given, read, recurrence_of
 from . import _traced_checks
 from ._arrays import aligned, checked, like, promoted
 from ._custom_calls import call_method

@@ -14,7 +14,7 @@ from table import CASES, GATES
 
 import linattn
 from linattn import State, reference
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 from linattn.reference import conv as ref_conv
 
 SIZES = [((), 1, 3, 2), ((2,), 17, 5, 8), ((), 70, 33, 20)]  # lead, n, d, m

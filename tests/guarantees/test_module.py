@@ -113,6 +113,20 @@ def test_too_many_releases():
     assert _linattn.get_isa() == before
 
 
+def test_an_operator_is_imported_by_its_first_use(interpreter):
+    script = """
+import sys, linattn
+module = "linattn.operators.attention"
+assert module not in sys.modules and "linattn.ufuncs" not in sys.modules
+assert {*linattn.__all__} <= {*dir(linattn)} and module not in sys.modules
+assert linattn.causal is linattn.causal is sys.modules[module].causal
+assert "linattn.operators.delta" not in sys.modules
+assert all(hasattr(linattn, x) for x in linattn.__all__) and not hasattr(linattn, "casual")
+print("late")
+"""
+    assert interpreter(script)[0].strip() == "late"
+
+
 def test_a_gufunc_that_is_asked_for_while_it_is_made(interpreter):
     """By what the garbage collector calls, say: there is one all the same."""
     script = """

@@ -10,7 +10,7 @@ from states import assert_same, flat
 from table import ALL, BLOCKS, CASES, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 
 N = 70
 EACH = each(CASES)

@@ -11,7 +11,7 @@ from table import CASES, FIRST, apply, rows, same
 
 import linattn
 from linattn import FusedState, State, reference
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 from linattn.reference import fused
 
 P, B, H, N = 7, 3, 2, 5

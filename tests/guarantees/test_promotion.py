@@ -11,7 +11,7 @@ from operands import dims, make
 
 import linattn
 from linattn import State
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 
 torch = pytest.importorskip("torch")
 jnp = pytest.importorskip("jax.numpy")

@@ -18,7 +18,7 @@ from table import RULES, Case
 
 import linattn
 from linattn import feature_maps
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 
 N, D, M = 3, 2, 2
 HEADS = 65536

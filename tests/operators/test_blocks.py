@@ -13,8 +13,8 @@ from table import BLOCKS, FIRST, allowed, apply, first_of, same
 
 import linattn
 from linattn import State, feature_maps, reference
-from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
+from linattn.operators.registry import RECURRENCES
 
 LEAD, N = (2,), 11
 EACH = each(BLOCKS)

@@ -4,7 +4,7 @@ import numpy as np
 from operands import dims, given, make
 
 from linattn import State
-from linattn._call.recurrence import RECURRENCES
+from linattn.operators.registry import RECURRENCES
 
 B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])

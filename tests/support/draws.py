@@ -17,8 +17,8 @@ from ml_dtypes import bfloat16
 
 import linattn
 from linattn import State, feature_maps
-from linattn._call.recurrence import RECURRENCES
 from linattn._cli import selftest
+from linattn.operators.registry import RECURRENCES
 from linattn.reference import maps as twins
 
 EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)

@@ -26,8 +26,8 @@ from draws import (
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
 from table import ATTENTION, GATES
 
-from linattn._call import recurrence
 from linattn._core.dtypes import result_dtype
+from linattn.operators import registry
 
 
 class Row(NamedTuple):
@@ -65,7 +65,7 @@ def _rows() -> dict[str, Row]:
 RECURRENCES = _rows()
 #: Operands held as states are: they have no say in the dtype of a call.
 WIDE = set().union(*map(wide_operands, RECURRENCES))
-METHODS = {name: r for r in recurrence.RECURRENCES.values() for name in r.names.values()}
+METHODS = {name: r for r in registry.RECURRENCES.values() for name in r.names.values()}
 OPERANDS = RECURRENCES | {
     "noncausal": Row("q k v", linear_units),
     "softmax_attention": Row("q k v", score_units),
@@ -73,7 +73,7 @@ OPERANDS = RECURRENCES | {
 }
 #: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
 #: Operands besides q, k and v, and their channels, are as wide as features.
-EXTRAS = {x.name: x for x in RECURRENCES for x in recurrence.RECURRENCES[x].extras}
+EXTRAS = {x.name: x for x in RECURRENCES for x in registry.RECURRENCES[x].extras}
 CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
     "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
 }  # fmt: skip
@@ -81,7 +81,7 @@ CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
 CHANNELS = {
     name: {
         x.name: x.channels.replace("d", "f")
-        for x in recurrence.RECURRENCES[name].extras
+        for x in registry.RECURRENCES[name].extras
         if x.channels
     }
     for name in RECURRENCES

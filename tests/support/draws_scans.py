@@ -11,9 +11,9 @@ import numpy as np
 from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, spoil, wide_operands, working
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 
-from linattn._call.recurrence import RECURRENCES
 from linattn._core.dtypes import result_dtype
 from linattn._linattn import operators as registry
+from linattn.operators.registry import RECURRENCES
 
 
 class Row(NamedTuple):

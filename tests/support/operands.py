@@ -14,10 +14,10 @@ from types import ModuleType
 import numpy as np
 
 from linattn import reference
-from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
 from linattn._core.layout import Operand
 from linattn._linattn import operators
+from linattn.operators.registry import RECURRENCES
 from linattn.reference import maps
 
 #: Recurrences in the order of operators.def, which no import changes.

@@ -74,9 +74,9 @@ RECURRENCE = (
     Edit("src/kernel/operands.def", "LA_INPUT(bonus", (TEXTS / "operands.def").read_text()),
     _new("linattn/operators/fade.py"),
     Edit(
-        "linattn/__init__.py",
-        "    from .operators.gated import",
-        "    from .operators.fade import fade, fade_backward, fade_step\n",
+        "linattn/operators/__init__.py",
+        '    "fused": "fused',
+        '    "fade": "fade fade_backward fade_step",\n',
     ),
     Edit(
         "linattn/__init__.py",
@@ -110,9 +110,9 @@ SCALED_RECURRENCE = (
     ),
     _new("linattn/operators/log_sum.py", texts=SCALED_TEXTS),
     Edit(
-        "linattn/__init__.py",
-        "    from .operators.mlstm import",
-        "    from .operators.log_sum import log_sum, log_sum_backward, log_sum_step\n",
+        "linattn/operators/__init__.py",
+        '    "mlstm": "mlstm',
+        '    "log_sum": "log_sum log_sum_backward log_sum_step",\n',
     ),
     Edit(
         "linattn/__init__.py",

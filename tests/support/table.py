@@ -19,8 +19,8 @@ from states import flat
 
 import linattn
 from linattn import State
-from linattn._call.recurrence import RECURRENCES
 from linattn._core.layout import Operand
+from linattn.operators.registry import RECURRENCES
 
 #: A result may be off by this many roundings of the largest entry of the call (`bounds`).
 ROUNDINGS = 32

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._call import initial
 from ..._core.checks import shape_alone
+from ...operators import initial
 from . import conversions, map_texts
 from .conversions import work_dtype
 from .operator import OPERATORS

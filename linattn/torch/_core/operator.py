@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..._call import exact
-from ..._call.recurrence import RECURRENCES
 from ..._call.tables import MAPS
 from ..._call.whole_blocks import checked
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import ExactState, no_state
+from ...operators.registry import RECURRENCES
 from . import conversions, map_texts, option_checks, tensor_pools
 from .computation import Computation
 from .conversions import work_dtype

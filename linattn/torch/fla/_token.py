@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._call.recurrence import RECURRENCES, Recurrence
+from ..._call.recurrence import Recurrence
 from ..._states.state_arrays import State
+from ...operators.registry import RECURRENCES
 from .. import operators
 from .._core.direct import direct
 

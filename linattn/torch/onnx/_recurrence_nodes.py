@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ..._call.recurrence import RECURRENCES
+from ...operators.registry import RECURRENCES
 from . import _attention, _map_nodes, _shapes
 from ._blocks import Blocks
 from ._graph_call import Call

@@ -9,9 +9,10 @@ import numpy as np
 from .._states.state_arrays import State, checked_bounds
 from ..feature_maps import PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
-from .recurrence import RECURRENCES, Recurrence
+from .registry import RECURRENCES
 
 if TYPE_CHECKING:
+    from .._call.recurrence import Recurrence
     from .._core.layout import Call
     from .._types import ArrayLike, Bool, Map, Shape
 

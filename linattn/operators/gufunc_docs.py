@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .._call.recurrence import RECURRENCES
 from .._call.tables import MAPS
 from .._linattn import operands
+from .registry import RECURRENCES
 
 _SEQUENCES = ", r packed sequences with their states"
 
