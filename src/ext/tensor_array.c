@@ -1,10 +1,13 @@
-/* tensor_array.c: an array of the memory of a tensor of PyTorch, by its attributes.
+/* tensor_array.c: an array of the memory of a tensor of PyTorch.
  *
  * Its numpy() would pin its storage, which can then never be resized; sharded training
- * frees parameters by resizing them. */
+ * frees parameters by resizing them.  Where it has no DLPack in C, before PyTorch 2.11,
+ * its attributes are read, which takes 0.3 us more. */
 #include "numpy_api.h"
 
 #include "tensor_array.h"
+
+#include "dlpack.h"
 
 enum { IS_CPU, REQUIRES_GRAD, DTYPE, IS_NEG, IS_CONJ, DATA_PTR, SHAPE, STRIDE, NNAMES };
 
@@ -45,6 +48,27 @@ la_tensor_requires_grad(PyObject *x)
     return is_true(x, REQUIRES_GRAD, 0);
 }
 
+/* Where the elements of a tensor are; strides in bytes. */
+struct memory {
+    void *data;
+    int axes;
+    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+};
+
+static int
+refuse_device(void)
+{
+    PyErr_SetString(PyExc_TypeError, "no array of a tensor on another device");
+    return -1;
+}
+
+static int
+refuse_axes(Py_ssize_t axes)
+{
+    PyErr_Format(PyExc_ValueError, "%zd axes; expected at most %d", axes, NPY_MAXDIMS);
+    return -1;
+}
+
 /* Reads sizes or strides from a tuple, times a factor; -1 on an error. */
 static int
 read_axes(PyObject *tuple, Py_ssize_t count, npy_intp factor, npy_intp *axes)
@@ -60,50 +84,113 @@ read_axes(PyObject *tuple, Py_ssize_t count, npy_intp factor, npy_intp *axes)
     return 0;
 }
 
-PyObject *
-la_tensor_array_of(PyObject *x, PyArray_Descr *dtype)
+/* By attributes; -1 on an error, as in read_exchanged. */
+static int
+read_attributes(PyObject *x, npy_intp itemsize, struct memory *m)
 {
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS], some = 1;
-    PyObject *array = NULL, *address = NULL, *steps = NULL;
-    PyObject *sizes = PyObject_GetAttr(x, names[SHAPE]);
-    const Py_ssize_t axes = sizes == NULL ? -1 : PyTuple_Size(sizes);
-    if (sizes != NULL && axes < 0) {
-        PyErr_Clear();
-        PyErr_SetString(PyExc_TypeError, "the shape of the tensor is no tuple");
+    const int here = is_true(x, IS_CPU, 0);
+    if (here <= 0) {
+        return here < 0 ? -1 : refuse_device();
     }
-    if (axes > NPY_MAXDIMS) {
-        PyErr_Format(PyExc_ValueError, "%zd axes; expected at most %d", axes,
-                     NPY_MAXDIMS);
-    }
-    if (axes < 0 || axes > NPY_MAXDIMS ||
-        (address = PyObject_CallMethodObjArgs(x, names[DATA_PTR], NULL)) == NULL ||
+    PyObject *sizes = PyObject_GetAttr(x, names[SHAPE]), *steps = NULL, *address = NULL;
+    int status = -1;
+    if (sizes == NULL ||
         (steps = PyObject_CallMethodObjArgs(x, names[STRIDE], NULL)) == NULL ||
-        read_axes(sizes, axes, 1, shape) < 0 ||
-        read_axes(steps, axes, PyDataType_ELSIZE(dtype), strides) < 0) {
+        (address = PyObject_CallMethodObjArgs(x, names[DATA_PTR], NULL)) == NULL) {
         goto done;
     }
-    for (Py_ssize_t i = 0; i < axes; i++) {
-        some &= shape[i] != 0;
-    }
-    void *data = PyLong_AsVoidPtr(address);
-    if (data == NULL && some) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "the tensor has no memory");
-        }
+    if (!PyTuple_Check(sizes) || !PyTuple_Check(steps)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "the shape or stride of the tensor is no tuple");
         goto done;
     }
-    /* Without an address, NumPy allocates memory, which is right for an empty array. */
-    array = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)dtype), (int)axes, shape,
-        data == NULL ? NULL : strides, data, NPY_ARRAY_WRITEABLE, NULL);
-    if (array != NULL && data != NULL &&
-        PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(x)) < 0) {
-        Py_CLEAR(array);
+    const Py_ssize_t axes = PyTuple_Size(sizes);
+    if (axes > NPY_MAXDIMS) {
+        refuse_axes(axes);
+        goto done;
     }
+    if (read_axes(sizes, axes, 1, m->shape) < 0 ||
+        read_axes(steps, axes, itemsize, m->strides) < 0) {
+        goto done;
+    }
+    m->axes = (int)axes;
+    m->data = PyLong_AsVoidPtr(address);
+    status = m->data == NULL && PyErr_Occurred() ? -1 : 0;
 done:
     Py_XDECREF(sizes);
     Py_XDECREF(address);
     Py_XDECREF(steps);
+    return status;
+}
+
+static int
+read_exchanged(const struct la_dl_exchange *dl, PyObject *x, npy_intp itemsize,
+               struct memory *m)
+{
+    struct la_dl_tensor t;
+    if (dl->describe(x, &t) < 0) {
+        return -1;
+    }
+    if (t.device != LA_DL_CPU) {
+        return refuse_device();
+    }
+    if (t.axes > NPY_MAXDIMS) {
+        return refuse_axes(t.axes);
+    }
+    m->axes = t.axes;
+    for (int i = 0; i < t.axes; i++) {
+        m->shape[i] = (npy_intp)t.shape[i];
+        m->strides[i] = (npy_intp)t.strides[i] * itemsize;
+    }
+    m->data = t.data == NULL ? NULL : (char *)t.data + t.byte_offset;
+    return 0;
+}
+
+/* The table by which tensors describe themselves; NULL if x is no tensor, or there is
+ * none, or on an error. */
+static const struct la_dl_exchange *
+exchange_of(PyObject *torch, PyObject *x)
+{
+    PyObject *capsule = PyTuple_GetItem(torch, LA_TORCH_EXCHANGE);
+    PyObject *classes = PyTuple_GetItem(torch, LA_TORCH_CLASSES);
+    PyObject *class = classes == NULL ? NULL : PyTuple_GetItem(classes, 0);
+    if (capsule == NULL || capsule == Py_None || class == NULL ||
+        !PyObject_TypeCheck(x, (PyTypeObject *)class)) {
+        return NULL;
+    }
+    const struct la_dl_exchange *dl = PyCapsule_GetPointer(capsule, LA_DL_CAPSULE);
+    return dl != NULL && dl->major == LA_DL_MAJOR ? dl : NULL;
+}
+
+PyObject *
+la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype)
+{
+    struct memory m;
+    const struct la_dl_exchange *dl = exchange_of(torch, x);
+    if (dl == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    const npy_intp itemsize = PyDataType_ELSIZE(dtype);
+    if ((dl != NULL ? read_exchanged(dl, x, itemsize, &m)
+                    : read_attributes(x, itemsize, &m)) < 0) {
+        return NULL;
+    }
+    int some = 1;
+    for (int i = 0; i < m.axes; i++) {
+        some &= m.shape[i] != 0;
+    }
+    if (m.data == NULL && some) {
+        PyErr_SetString(PyExc_TypeError, "the tensor has no memory");
+        return NULL;
+    }
+    /* Without an address, NumPy allocates memory, which is right for an empty array. */
+    PyObject *array = PyArray_NewFromDescr(
+        &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)dtype), m.axes, m.shape,
+        m.data == NULL ? NULL : m.strides, m.data, NPY_ARRAY_WRITEABLE, NULL);
+    if (array != NULL && m.data != NULL &&
+        PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(x)) < 0) {
+        Py_CLEAR(array);
+    }
     return array;
 }
 
@@ -126,13 +213,9 @@ la_tensor_check(PyObject *x, const PyArray_Descr *dtype)
     if (hidden == 0 && PyDataType_ISCOMPLEX(dtype)) {
         hidden = is_true(x, IS_CONJ, 1);
     }
-    if (hidden == 0) {
-        hidden = is_true(x, IS_CPU, 0) - 1;
-    }
-    if (hidden != 0 && !PyErr_Occurred()) {
+    if (hidden > 0) {
         PyErr_SetString(PyExc_TypeError,
-                        "no array of a tensor on another device, or with the bit of "
-                        "-x or conj x");
+                        "no array of a tensor with the bit of -x or of conj x");
     }
     return hidden == 0 ? 0 : -1;
 }

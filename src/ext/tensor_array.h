@@ -4,6 +4,18 @@
 
 #include "numpy_api.h"
 
+/* The members of a tuple of what is used of PyTorch. */
+enum la_torch {
+    LA_TORCH_CLASSES,        /* of plain tensors, of which the first is Tensor */
+    LA_TORCH_EXCHANGE,       /* their capsule for DLPack in C, or None */
+    LA_TORCH_OPERAND_DTYPES, /* those that operands may have, by PyTorch's dtypes */
+    LA_TORCH_DTYPES,         /* those that all tensors may have */
+    LA_TORCH_FROM_NUMPY,     /* torch.from_numpy */
+    LA_TORCH_TENSOR,         /* makes tensors of the arrays that it does not take */
+    LA_TORCH_WRITTEN,        /* is told of the tensors that were written to */
+    LA_TORCH_THREADS,        /* torch.get_num_threads */
+};
+
 int la_tensor_array_init(void);
 
 /* Whether x requires a gradient; -1 on an error. */
@@ -13,11 +25,12 @@ int la_tensor_requires_grad(PyObject *x);
  * there. */
 PyArray_Descr *la_tensor_dtype(PyObject *dtypes, PyObject *x);
 
-/* -1 with a TypeError unless x is on the CPU and its memory holds its numbers, without
- * the negative bit or the conjugate one. */
+/* -1 with a TypeError unless the memory of x holds its numbers, without the negative
+ * bit or the conjugate one. */
 int la_tensor_check(PyObject *x, const PyArray_Descr *dtype);
 
-/* A writeable array of the memory of x, of that dtype, which keeps x alive. */
-PyObject *la_tensor_array_of(PyObject *x, PyArray_Descr *dtype);
+/* A writeable array of the memory of x, of that dtype, which keeps x alive; a TypeError
+ * if x is not on the CPU. */
+PyObject *la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype);
 
 #endif

@@ -13,15 +13,12 @@
 
 enum { LENT = 64 };
 
-/* The members of `torch`. */
-enum { CLASSES, OPERAND_DTYPES, DTYPES, FROM_NUMPY, TENSOR, WRITTEN, THREADS };
-
 struct lending {
-    PyObject *torch;
+    PyObject *torch; /* enum la_torch */
     int seen; /* whether PyTorch has seen the call: it is inside an operator's kernel,
                * whose tensors have passed la_tensor_check, or the dispatcher */
     int recorded; /* whether PyTorch has to see tensors that require gradients */
-    int dtypes;   /* which dtypes tensors may have: OPERAND_DTYPES or DTYPES */
+    int dtypes;   /* which dtypes tensors may have, a member of `torch` */
     int count;
     PyObject *from[LENT], *lent[LENT]; /* tensors and tuples of them */
 };
@@ -33,10 +30,11 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
         PyErr_SetString(PyExc_TypeError, "expected a tuple and a tensor");
         return NULL;
     }
-    PyArray_Descr *dtype = la_tensor_dtype(PyTuple_GetItem(args[0], DTYPES), args[1]);
+    PyArray_Descr *dtype =
+        la_tensor_dtype(PyTuple_GetItem(args[0], LA_TORCH_DTYPES), args[1]);
     return dtype == NULL || la_tensor_check(args[1], dtype) < 0
                ? NULL
-               : la_tensor_array_of(args[1], dtype);
+               : la_tensor_array_of(args[0], args[1], dtype);
 }
 
 /* Has calls use as many threads as PyTorch's operators; what they used, or -1 on an
@@ -44,7 +42,7 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
 static long
 hold_threads(PyObject *torch)
 {
-    PyObject *count = PyObject_CallNoArgs(PyTuple_GetItem(torch, THREADS));
+    PyObject *count = PyObject_CallNoArgs(PyTuple_GetItem(torch, LA_TORCH_THREADS));
     const long threads = count == NULL ? -1 : PyLong_AsLong(count);
     Py_XDECREF(count);
     return threads < 0 ? -1 : la_pool_hold_threads(threads);
@@ -57,7 +55,7 @@ hold_threads(PyObject *torch)
 static int
 is_lendable(const struct lending *l, PyObject *x)
 {
-    PyObject *classes = PyTuple_GetItem(l->torch, CLASSES);
+    PyObject *classes = PyTuple_GetItem(l->torch, LA_TORCH_CLASSES);
     for (Py_ssize_t i = 0; i < PyTuple_Size(classes); i++) {
         if ((PyObject *)Py_TYPE(x) == PyTuple_GetItem(classes, i)) {
             return l->recorded && la_tensor_requires_grad(x) != 0 ? -1 : 1;
@@ -112,13 +110,14 @@ lend(struct lending *l, PyObject *x)
     }
     const int lendable = is_lendable(l, x);
     if (lendable <= 0) { /* operands are tensors, or PyTorch's operators convert them */
-        return lendable < 0 || l->dtypes == OPERAND_DTYPES ? NULL : Py_NewRef(x);
+        return lendable < 0 || l->dtypes == LA_TORCH_OPERAND_DTYPES ? NULL
+                                                                    : Py_NewRef(x);
     }
     PyArray_Descr *dtype = la_tensor_dtype(PyTuple_GetItem(l->torch, l->dtypes), x);
     if (dtype == NULL || (!l->seen && la_tensor_check(x, dtype) < 0)) {
         return NULL;
     }
-    return note(l, x, la_tensor_array_of(x, dtype));
+    return note(l, x, la_tensor_array_of(l->torch, x, dtype));
 }
 
 /* --- and back ----------------------------------------------------------------- */
@@ -180,7 +179,8 @@ give_back(struct lending *l, PyObject *x, PyObject *written)
     const int plain =
         PyArray_IS_C_CONTIGUOUS(array) &&
         PyArray_TYPE(array) < NPY_USERDEF; /* bfloat16 is no dtype of NumPy's */
-    PyObject *make = PyTuple_GetItem(l->torch, plain ? FROM_NUMPY : TENSOR);
+    PyObject *make =
+        PyTuple_GetItem(l->torch, plain ? LA_TORCH_FROM_NUMPY : LA_TORCH_TENSOR);
     return PyObject_CallFunctionObjArgs(make, x, NULL);
 }
 
@@ -192,7 +192,7 @@ results(struct lending *l, PyObject *x)
     PyObject *mine = written == NULL ? NULL : give_back(l, x, written);
     if (mine != NULL && PyList_Size(written) > 0) {
         PyObject *done = PyObject_CallFunctionObjArgs(
-            PyTuple_GetItem(l->torch, WRITTEN), written, NULL);
+            PyTuple_GetItem(l->torch, LA_TORCH_WRITTEN), written, NULL);
         if (done == NULL) {
             Py_CLEAR(mine);
         }
@@ -267,9 +267,9 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     struct lending l = {.torch = args[TORCH],
                         .seen = args[RECORDED] == Py_None,
                         .recorded = args[RECORDED] == Py_True,
-                        .dtypes = OPERAND_DTYPES};
+                        .dtypes = LA_TORCH_OPERAND_DTYPES};
     PyObject *operands = lend(&l, args[OPERANDS]), *positional = NULL, *result = NULL;
-    l.dtypes = DTYPES;
+    l.dtypes = LA_TORCH_DTYPES;
     PyObject *all = operands == NULL ? NULL : keywords(&l, args[GIVEN], args[OPTIONS]);
     if (all == NULL) {
         result = refuse(&l);
@@ -361,7 +361,7 @@ la_tensor_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     if (plain <= 0) {
         return plain < 0 ? NULL : Py_NewRef(Py_NotImplemented);
     }
-    struct lending l = {.torch = args[TORCH], .seen = 1, .dtypes = DTYPES};
+    struct lending l = {.torch = args[TORCH], .seen = 1, .dtypes = LA_TORCH_DTYPES};
     PyObject *operands =
         PyTuple_GetSlice(args[ARGUMENTS], 0, PyLong_AsSsize_t(x[COUNT]));
     PyObject *found =

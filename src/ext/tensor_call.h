@@ -1,9 +1,6 @@
 /* tensor_call.h: functions of arrays, called with tensors of PyTorch.
  *
- * `torch` is a tuple: the classes of plain tensors, the dtypes that operands may have
- * and those that all tensors may have, by PyTorch's dtypes, torch.from_numpy, a
- * function that makes tensors of the arrays that it does not take, one that is told of
- * the tensors that were written to, and torch.get_num_threads. */
+ * `torch` is a tuple of what is used of PyTorch: enum la_torch. */
 #ifndef LA_TENSOR_CALL_H
 #define LA_TENSOR_CALL_H
 

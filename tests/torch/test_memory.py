@@ -38,12 +38,32 @@ def test_arrays_keep_their_tensor():
     assert isinstance(x.base, torch.Tensor) and (x == 7).all()
 
 
-def test_no_array_of_no_memory():
+BY_ATTRIBUTES = _SEEN[0], None, *_SEEN[2:]  #: as with a PyTorch that has no DLPack in C
+
+
+@pytest.mark.parametrize("torch_", [_SEEN, BY_ATTRIBUTES], ids=["exchanged", "attributes"])
+def test_arrays_of_memory(torch_):
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    for y in (
+        x, x[1], x[:, 1:, ::2], x.mT, x.sum(), x[:0], x[None, :, :0], torch.zeros(0),
+        x[:1].expand(5, 3, 4), x.to(torch.bfloat16), x.to(torch.complex64), x.bool()[1:],
+        torch.nn.Parameter(x), torch.arange(5)[3:], x.half().requires_grad_(),
+    ):  # fmt: skip
+        found = tensor_array(torch_, y)
+        assert found.shape == y.shape and found.flags.writeable
+        assert not y.numel() or found.ctypes.data == y.data_ptr()
+        assert not y.numel() or found.strides == tuple(z * y.itemsize for z in y.stride())
+        if y.dtype != torch.bfloat16:
+            np.testing.assert_array_equal(found, y.detach().numpy())
+
+
+@pytest.mark.parametrize("torch_", [_SEEN, BY_ATTRIBUTES], ids=["exchanged", "attributes"])
+def test_no_array_of_no_memory(torch_):
     for x in (torch.ones(3, device="meta"), torch._efficientzerotensor(3),
               torch.complex(torch.ones(2), torch.ones(2)).conj().imag,
-              torch.ones(2).to(torch.float8_e4m3fn)):  # fmt: skip
+              torch.ones(2).to(torch.float8_e4m3fn), torch.ones(3).to_sparse()):  # fmt: skip
         with pytest.raises((TypeError, RuntimeError)):
-            array(x)
+            tensor_array(torch_, x)
 
 
 class Odd:

@@ -40,11 +40,12 @@ def _view(x: np.ndarray[Any, Any]) -> Tensor:
 
 _ALL = DTYPES | COMPLEX
 _REAL = {x: y for x, y in DTYPES.items() if x in REAL}
+_CLASSES = PLAIN, getattr(Tensor, "__dlpack_c_exchange_api__", None)
 _PYTORCH = increment_version, torch.get_num_threads
 #: What tensors are to the C code, by whether operands may be complex.
 _LENT = {
     complex_too: (
-        PLAIN,
+        *_CLASSES,
         _REAL | (COMPLEX if complex_too else {}),
         _ALL,
         torch.from_numpy,
@@ -54,7 +55,7 @@ _LENT = {
     for complex_too in (False, True)
 }
 #: The same in the kernel of an operator, where graphs know results as contiguous.
-_SEEN = PLAIN, _ALL, _ALL, torch.from_numpy, tensor, *_PYTORCH
+_SEEN = *_CLASSES, _ALL, _ALL, torch.from_numpy, tensor, *_PYTORCH
 
 
 def direct(
