@@ -310,7 +310,7 @@ momentum_tokens(const struct la_head *h, const struct momentum_rows *r, ptrdiff_
                 ptrdiff_t col, T *x, ptrdiff_t step, const int nr, const int read,
                 struct la_fetch *look)
 {
-    vec e[LA_MOMENTUM_NR], o[LA_MOMENTUM_NR], next[LA_MOMENTUM_NR];
+    vec e[LA_MOMENTUM_NR], o[LA_MOMENTUM_NR], next[LA_MOMENTUM_NR] = {{0}};
     if (keys > 0) {
         read_panel(next, x, nr * VL, r->p.x, h->d, nr);
     }

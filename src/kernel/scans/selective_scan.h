@@ -137,9 +137,10 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
             struct la_fetch *ahead)
 {
     vec a[MR], state[MR];
-    const T *B = r->B.x + l, *C = r->C.x + l;
-    const T *delta = r->delta.x + j, *u = r->u.x + j;
-    T *out = r->y.x + j;
+    /* In locals: the compiler assumes that stores change what pointers lead to. */
+    const struct block B = block_at(r->B, 0, l), C = block_at(r->C, 0, l);
+    const struct block delta = block_at(r->delta, 0, j), u = block_at(r->u, 0, j);
+    const struct block out = block_at(r->y, 0, j);
     LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         state[k] = vload(&s[(l + k) * VL]);
@@ -148,16 +149,16 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
         if (i % MR == 0) {
             la_fetch_some(ahead);
         }
-        const vec d = vload(&delta[i * r->delta.ld]), w = vload(&u[i * r->u.ld]);
-        vec y = read ? vload(&out[i * r->y.ld]) : (vec){0};
+        const vec d = vload(&delta.x[i * delta.ld]), w = vload(&u.x[i * u.ld]);
+        vec y = read ? vload(&out.x[i * out.ld]) : (vec){0};
         LA_EACH(k, count) {
-            state[k] = vfma(vexp2(d * a[k]), state[k], w * vset1(B[i * r->B.ld + k]));
+            state[k] = vfma(vexp2(d * a[k]), state[k], w * vset1(B.x[i * B.ld + k]));
             if (read) {
-                y = vfma(vset1(C[i * r->C.ld + k]), state[k], y);
+                y = vfma(vset1(C.x[i * C.ld + k]), state[k], y);
             }
         }
         if (read) {
-            vstore(&out[i * r->y.ld], y);
+            vstore(&out.x[i * out.ld], y);
         }
     }
     LA_EACH(k, count) {

@@ -51,7 +51,9 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
             struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &r->scan;
-    const T *B = f->B.x + l, *C = f->C.x + l;
+    const struct block B = block_at(f->B, 0, l), C = block_at(f->C, 0, l);
+    const struct block delta = block_at(f->delta, 0, j), u = block_at(f->u, 0, j);
+    const struct block p = block_at(f->y, 0, j);
     vec a[MR], state[MR];
     T *saved = r->saved;
     LA_EACH(k, count) {
@@ -62,17 +64,16 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
         if (i % MR == 0) {
             la_fetch_some(ahead);
         }
-        const vec d = vload(&f->delta.x[i * f->delta.ld + j]);
-        const vec u = vload(&f->u.x[i * f->u.ld + j]);
-        vec y = vload(&f->y.x[i * f->y.ld + j]);
+        const vec d = vload(&delta.x[i * delta.ld]), w = vload(&u.x[i * u.ld]);
+        vec y = vload(&p.x[i * p.ld]);
         LA_EACH(k, count) {
             const vec e = vexp2(d * a[k]);
             vstore(&saved[k * VL], state[k]);
             vstore(&saved[(MR + k) * VL], e);
-            state[k] = vfma(e, state[k], u * vset1(B[i * f->B.ld + k]));
-            y = vfma(vset1(C[i * f->C.ld + k]), state[k], y);
+            state[k] = vfma(e, state[k], w * vset1(B.x[i * B.ld + k]));
+            y = vfma(vset1(C.x[i * C.ld + k]), state[k], y);
         }
-        vstore(&f->y.x[i * f->y.ld + j], y);
+        vstore(&p.x[i * p.ld], y);
     }
     LA_EACH(k, count) {
         vstore(&saved[k * VL], state[k]);
@@ -87,31 +88,36 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
            struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &b->scan;
-    const T *B = f->B.x + l, *C = f->C.x + l;
+    const struct block B = block_at(f->B, 0, l), C = block_at(f->C, 0, l);
+    const struct block delta = block_at(f->delta, 0, j), u = block_at(f->u, 0, j);
+    const struct block cotangent = block_at(b->c, 0, j);
+    const struct block du_rows = block_at(b->du, 0, j),
+                       ddt_rows = block_at(b->ddt, 0, j);
+    const T *all_saved = b->saved;
+    T *all_met = b->met;
     vec a[MR], r[MR], dA[MR], after[MR];
     LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         r[k] = vload(&b->r[tile + (l + k) * VL]);
-        after[k] = vload(&b->saved[rows * 2 * MR * VL + k * VL]);
+        after[k] = vload(&all_saved[rows * 2 * MR * VL + k * VL]);
         dA[k] = (vec){0};
     }
     for (ptrdiff_t i = rows - 1; i >= 0; i--) {
-        const T *saved = b->saved + i * 2 * MR * VL;
-        T *met = b->met + i * 2 * MR * VL;
-        T *to_du = &b->du.x[i * b->du.ld + j], *to_ddt = &b->ddt.x[i * b->ddt.ld + j];
+        const T *saved = all_saved + i * 2 * MR * VL;
+        T *met = all_met + i * 2 * MR * VL;
+        T *to_du = &du_rows.x[i * du_rows.ld], *to_ddt = &ddt_rows.x[i * ddt_rows.ld];
         if (i % MR == 0) {
             la_fetch_some(ahead);
         }
-        const vec d = vload(&f->delta.x[i * f->delta.ld + j]);
-        const vec u = vload(&f->u.x[i * f->u.ld + j]);
-        const vec c = vload(&b->c.x[i * b->c.ld + j]);
+        const vec d = vload(&delta.x[i * delta.ld]), w = vload(&u.x[i * u.ld]);
+        const vec c = vload(&cotangent.x[i * cotangent.ld]);
         vec du = vload(to_du), ddt = vload(to_ddt);
         LA_EACH(k, count) {
             T *dB = &met[k * VL], *dC = &met[(MR + k) * VL];
-            r[k] = vfma(c, vset1(C[i * f->C.ld + k]), r[k]);
-            vstore(dB, vfma(r[k], u, vload(dB)));
+            r[k] = vfma(c, vset1(C.x[i * C.ld + k]), r[k]);
+            vstore(dB, vfma(r[k], w, vload(dB)));
             vstore(dC, vfma(c, after[k], vload(dC)));
-            du = vfma(r[k], vset1(B[i * f->B.ld + k]), du);
+            du = vfma(r[k], vset1(B.x[i * B.ld + k]), du);
             r[k] *= vload(&saved[(MR + k) * VL]);
             after[k] = vload(&saved[k * VL]);
             const vec q = r[k] * after[k];
