@@ -7,18 +7,18 @@ import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, ROUNDINGS, allowed, apply, rows, same, wide
+from table import ALL, BLOCKS, CASES, MAPPED, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
 from linattn._call.recurrence import RECURRENCES
 
 N = 70
-EACH = each(CASES)
+EACH = each(CASES + MAPPED)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in ALL + BLOCKS if x.row is not None and x.row.keys]
+WITH_LENGTHS = [x for x in ALL + BLOCKS + MAPPED[1:] if x.row is not None and x.row.keys]
 
 
 def per_token(case):
@@ -53,7 +53,7 @@ def test_a_cut_anywhere(case, dtype):
             close(x, y, atol=atol)
 
 
-@each(CASES + BLOCKS)
+@each(CASES + BLOCKS + MAPPED)
 @DTYPES
 @looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):
@@ -184,7 +184,7 @@ def test_steps(case, dtype, in_place):
         close(x, y, atol=slack)
 
 
-@EACH
+@each(CASES)
 def test_a_state_of_zeros_changes_no_bit(case):
     """That of no tokens; and asking for the last state changes no output."""
     operands = case.operands((2,), N)

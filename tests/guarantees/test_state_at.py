@@ -8,7 +8,7 @@ import pytest
 from bounds import roundings
 from slow import each, looped
 from states import flat
-from table import CASES, FIRST, apply, rows, same
+from table import CASES, FIRST, MAPPED, apply, rows, same
 
 import linattn
 from linattn import State, reference
@@ -18,7 +18,7 @@ POSITIONS = [8, 0, 3, 3, 4, N]
 
 WITH_LENGTHS = [x for x in CASES if x.row.keys]
 
-every_case = each(CASES)
+every_case = each(CASES + MAPPED)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -57,7 +57,7 @@ def by_hand(case, operands, positions, start, **more):
     return np.concatenate(outputs, len(LEAD)), [states[p] for p in positions]
 
 
-@every_case
+@each(CASES)
 @looped(dtype=["float64", "float16"])
 @looped(with_start=[True, False])
 def test_equal_to_cutting_by_hand(case, dtype, with_start):
@@ -268,30 +268,10 @@ def test_broadcast_factors():
         close(da, total, count=4096)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_maps_that_are_objects(normalize):
-    rng = np.random.default_rng(0)
-    q, k, v, g = (rng.standard_normal((2, N, 4)) for _ in range(4))
-    phi = linattn.feature_maps.PositiveRandomFeatures.sample(4, 9, rng=0)
-    options = {"feature_map": phi, "normalize": normalize}
-    o, states = linattn.causal(q, k, v, **options, return_state=True, state_at=[3, N])
-    expected, last = linattn.causal(q, k, v, **options, return_state=True)
-    close([o, position(states, 1, (2,))], [expected, last])
-    grads = linattn.causal_backward(q, k, v, g, **options, grad_state=states, state_at=[3, N])
-    assert [x.shape for x in grads[:3]] == [x.shape for x in (q, k, v)]
-    alone = linattn.causal_backward(
-        q, k, v, g, **options, state_at=[N],
-        grad_state=apply(lambda x: x.take([1], 1), states),
-    )  # fmt: skip
-    close(
-        alone, linattn.causal_backward(q, k, v, g, **options, grad_state=position(states, 1, (2,)))
-    )
-
-
 # --- the twins ------------------------------------------------------------------
 
 
-@every_case
+@each(CASES)
 def test_against_the_twin(case):
     """Rows of a pool and states at positions at once, and their gradients."""
     operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), [5, 0, 3]

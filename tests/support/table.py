@@ -9,6 +9,7 @@ so no memory grows: two results may differ by some roundings of their largest en
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from bounds import roundings
 from states import flat
 
 import linattn
-from linattn import State
+from linattn import State, feature_maps
 from linattn._call.recurrence import RECURRENCES
 from linattn._core.layout import Operand
+from linattn.reference import maps
 
 #: A result may be off by this many roundings of the largest entry of the call (`bounds`).
 ROUNDINGS = 32
@@ -58,6 +60,15 @@ GATES = {
 }
 #: Operands that hold one array for all leading axes.
 SHARED = {"weight", "bias", "E", "F"}
+
+
+@cache
+def _positive(d: int) -> Any:
+    return feature_maps.PositiveRandomFeatures.sample(d, 9, rng=2)
+
+
+#: Maps that are objects, of so many channels, by what options call them.
+OBJECTS = {"positive": _positive, "DPFP": cache(lambda d: feature_maps.DPFP(nu=2))}
 
 
 class Case(NamedTuple):
@@ -195,11 +206,22 @@ class Case(NamedTuple):
         """Run the step on token t."""
         with np.errstate(all="ignore"):
             f = getattr(linattn, self.step)
-            return f(**self.token(operands, t), state=state, **self.step_options, **more)
+            options = with_objects(self.step_options, operands)
+            return f(**self.token(operands, t), state=state, **options, **more)
 
     def _of(self, module, name, operands, more) -> Any:
         with np.errstate(all="ignore"):
-            return getattr(module, name)(**operands, **self.options, **more)
+            options = with_objects(self.options, operands, module)
+            return getattr(module, name)(**operands, **options, **more)
+
+
+def with_objects(options: dict[str, Any], operands, module=linattn) -> dict[str, Any]:
+    """The options, with the map that `OBJECTS` calls so, or its twin."""
+    phi = options.get("feature_map")
+    if not (isinstance(phi, str) and phi in OBJECTS):
+        return options
+    phi = OBJECTS[phi](operands["q"].shape[-1])
+    return options | {"feature_map": phi if module is linattn else maps.twin(phi)}
 
 
 def _forward_only(more: dict[str, Any]) -> dict[str, Any]:
@@ -257,6 +279,13 @@ BLOCKS = [
     x._replace(options=x.options | {"block": 3})
     for x in RULES
     if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
+]
+#: Rows whose map is an object: one that rescales as it goes, and features of several numbers.
+MAPPED = [
+    x._replace(options=x.options | {"feature_map": phi} | more)
+    for phi, more in (("positive", {"eps": 0.0}), ("DPFP", {}))
+    for x in FIRST
+    if x.name == "causal" or (x.name == "delta" and phi == "DPFP")
 ]
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
