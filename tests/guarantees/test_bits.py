@@ -7,13 +7,13 @@ import pytest
 from layouts import LAYOUTS
 from slow import each, grid, looped
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, MAPPED, SHARED, apply, covering
+from table import ALL, BLOCKS, CASES, FIRST, MAPPED, MORE, SHARED, apply, covering
 
 from linattn import reference
 
-EACH = each(ALL + BLOCKS + MAPPED)
-COVERING = covering(ALL + BLOCKS + MAPPED)
-HELD = each(CASES + MAPPED)
+EACH = each(ALL + BLOCKS + MORE)
+COVERING = covering(ALL + BLOCKS + MORE)
+HELD = each(CASES + MORE)
 POISON = (np.nan, np.inf, -np.inf)
 #: Those that an output or a state may have.
 WRITTEN = [x for x in LAYOUTS if x not in ("byte_swapped", "read_only")]
@@ -66,7 +66,7 @@ def test_zero_strides(case):
 
 @grid(
     lambda case, sizes: case in (FIRST if sizes[0] == () else COVERING),
-    case=ALL + BLOCKS + MAPPED,
+    case=ALL + BLOCKS + MORE,
     sizes=[
         ((), 700, 40, 70),
         ((), 60, 8, 300),
@@ -119,7 +119,7 @@ def test_what_is_not_finite_stays_in_its_head(case):
                 np.testing.assert_array_equal(x[[0, 2, 3]], y[[0, 2, 3]], err_msg=f"{name} {value}")
 
 
-CAUSAL = [x for x in ALL + MAPPED if x.held or x.options.get("causal")]
+CAUSAL = [x for x in ALL + MORE if x.held or x.options.get("causal")]
 
 
 @each(CAUSAL)
@@ -160,7 +160,7 @@ def test_earlier_cotangents(case, value):
 
 @grid(
     lambda case, value: case in (COVERING if np.isnan(value) else FIRST),
-    case=CASES + MAPPED,
+    case=CASES + MORE,
     value=[np.nan, np.inf, -np.inf],
 )
 def test_poison_stays(case, value):

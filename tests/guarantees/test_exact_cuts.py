@@ -9,7 +9,7 @@ import pytest
 from bounds import close
 from slow import each, grid, looped
 from states import flat
-from table import CARRIED, CASES, FIRST, GATES, allowed, covering, same
+from table import CARRIED, CASES, COMPLEX, FIRST, GATES, allowed, covering, same
 
 import linattn
 from linattn import ExactState, State, _linattn
@@ -107,7 +107,7 @@ def test_a_cut_anywhere(case, dtype):
     assert same(flat([end]), flat([last]))
 
 
-@each([x for x in CASES if x.name in STEPS_ALIKE])
+@each([x for x in CASES + COMPLEX if x.name in STEPS_ALIKE])
 def test_steps_alike(case):
     """Steps of these have the bits of a sequence: of one token, and of all but wkv's any."""
     n = 1 if case.name == "wkv" else 70

@@ -7,13 +7,13 @@ import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, MAPPED, ROUNDINGS, allowed, apply, rows, same, wide
+from table import ALL, BLOCKS, CASES, MAPPED, MORE, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
 from linattn._call.recurrence import RECURRENCES
 
 N = 70
-EACH = each(CASES + MAPPED)
+EACH = each(CASES + MORE)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
@@ -53,7 +53,7 @@ def test_a_cut_anywhere(case, dtype):
             close(x, y, atol=atol)
 
 
-@each(CASES + BLOCKS + MAPPED)
+@each(CASES + BLOCKS + MORE)
 @DTYPES
 @looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):
@@ -179,7 +179,7 @@ def test_steps(case, dtype, in_place):
         assert o.dtype == whole.dtype
         assert all((x is y) is in_place for x, y in zip(flat(state), flat(before), strict=True))
         unit = roundings(2, whole, dtype=whole.dtype)
-        close(o.astype(float), whole[:, t].astype(float), atol=slack + unit)
+        close(wide(o), wide(whole[:, t]), atol=slack + unit)
     for x, y in zip(flat(state), flat(last), strict=True):
         close(x, y, atol=slack)
 

@@ -7,7 +7,7 @@ from fused_cases import LAYERS, ROUNDINGS, make, wide
 from memory import traced
 from slow import each, looped, slow
 from states import flat
-from table import CASES, FIRST, MAPPED, apply, rows, same
+from table import CASES, COMPLEX, FIRST, MORE, apply, rows, same
 
 import linattn
 from linattn import FusedState, State, reference
@@ -18,7 +18,7 @@ P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = each(CASES + MAPPED)
+every_case = each(CASES + MORE)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -122,25 +122,6 @@ def test_rows_that_are_only_read_may_repeat(case):
     assert same(case.backward(operands, **options), case.backward(operands, initial_state=own))
 
 
-def test_complex_scan():
-    rng = np.random.default_rng(0)
-    a, x = (rng.standard_normal((B, N, 4)) + 1j * rng.standard_normal((B, N, 4)) for _ in range(2))
-    pool = State(rng.standard_normal((P, 4)) * 1j)
-    before, own = apply(np.array, pool), rows(pool, INDICES)
-    expected, last = linattn.linear_scan(a, x, initial_state=own, return_state=True)
-    o, after = linattn.linear_scan(
-        a, x, initial_state=pool, state_indices=INDICES, return_state=True
-    )
-    assert after is pool
-    assert same([o, rows(pool, INDICES)], [expected, last])
-    o, after = linattn.linear_scan_step(a[:, 0], x[:, 0], pool, state_indices=INDICES)
-    assert same([o, rows(after, INDICES)], linattn.linear_scan_step(a[:, 0], x[:, 0], last))
-    assert same(rows(pool, OTHERS), rows(before, OTHERS))
-    grads = linattn.linear_scan_backward(a, x, x, initial_state=pool, state_indices=INDICES)
-    own = rows(pool, INDICES)
-    assert same(grads, linattn.linear_scan_backward(a, x, x, initial_state=own))
-
-
 def test_threads(threads):
     """Rows of large pools, by several threads: the same bits."""
     rng = np.random.default_rng(0)
@@ -194,7 +175,7 @@ def test_dask_arrays():
         linattn.causal(q, q, q, state_at=[1], return_state=True)
 
 
-@each(CASES)
+@each(CASES + COMPLEX)
 def test_steps_against_the_twin(case):
     operands, pool = case.operands((B, H), 1), case.state((P, H))
     twin = getattr(reference, case.step)

@@ -10,7 +10,20 @@ from isas import ISAS
 from operands import vanishes
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, MAPPED, ROUNDINGS, SHARED, Case, apply, covering, first_of, wide
+from table import (
+    ALL,
+    BLOCKS,
+    COMPLEX,
+    MAPPED,
+    MORE,
+    ROUNDINGS,
+    SHARED,
+    Case,
+    apply,
+    covering,
+    first_of,
+    wide,
+)
 
 from linattn import feature_maps, reference
 
@@ -163,7 +176,7 @@ def test_sixteen_bits(case, dtype, gates):
         assert_same(state, after)
 
 
-@each(ALL + BLOCKS + MAPPED)
+@each(ALL + BLOCKS + MORE)
 @looped(dtype=["float32", "float64"])
 def test_leading_axes_broadcast(case, dtype):
     """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
@@ -185,7 +198,7 @@ def test_leading_axes_broadcast(case, dtype):
             close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
 
 
-@EACH
+@each(ALL + BLOCKS + COMPLEX)
 def test_nothing_to_compute(case):
     """No heads, tokens, channels or states give empty or zero results, and the state stays."""
     for letter in "bnsdmf":

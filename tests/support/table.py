@@ -78,9 +78,11 @@ class Case(NamedTuple):
     name: str
     letters: dict[str, str]
     options: dict[str, Any]
+    complex: bool = False  # numbers
 
     def __str__(self) -> str:
-        own = [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
+        own = ["complex"] * self.complex
+        own += [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
         return "-".join([self.name, *own, *(f"{x}={y}" for x, y in self.options.items())])
 
     @property
@@ -132,7 +134,15 @@ class Case(NamedTuple):
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
             arrays[name] = self._draw(name, shape, rng, gates, arrays)
         arrays["grad_out"] = rng.standard_normal((*lead, *(sizes[x] for x in self.output)))
+        if self.complex:
+            arrays = {name: self._turned(name, x, rng) for name, x in arrays.items()}
+            dtype = np.result_type(dtype, np.complex64)
         return {name: x.astype(dtype) for name, x in arrays.items()}
+
+    def _turned(self, name, x, rng) -> np.ndarray:
+        """Complex numbers of the same magnitudes, or with the same real parts of logarithms."""
+        phases = 1j * rng.uniform(-3, 3, x.shape)
+        return x + phases if name == "a" and self.options.get("log") else x * np.exp(phases)
 
     def _draw(self, name, shape, rng, gates, arrays) -> np.ndarray:
         if name in ("a", "A") and "q" not in self.letters:
@@ -287,6 +297,10 @@ MAPPED = [
     for x in FIRST
     if x.name == "causal" or (x.name == "delta" and phi == "DPFP")
 ]
+#: Scans of complex numbers.
+COMPLEX = [x._replace(complex=True) for x in CASES if x.name == "linear_scan"]
+#: Those beside `ALL` that have a state.
+MORE = MAPPED + COMPLEX
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 
@@ -305,7 +319,15 @@ def wide(x) -> Any:
         return type(x)(*(None if y is None else wide(y) for y in x))
     if not isinstance(x, np.ndarray) or x.dtype.kind in "biu":
         return x
+    if x.dtype.kind == "c":
+        return x.astype(np.clongdouble if x.dtype == np.complex128 else np.complex128)
     return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def normal_like(rng, x) -> np.ndarray:
+    """Normally distributed numbers of the shape and the kind of x."""
+    y = rng.standard_normal(x.shape)
+    return y + 1j * rng.standard_normal(x.shape) if x.dtype.kind == "c" else y
 
 
 def rows(state, indices, axis=0) -> Any:
