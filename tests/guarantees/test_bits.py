@@ -7,7 +7,7 @@ import pytest
 from layouts import LAYOUTS
 from slow import each, grid, looped
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, MAPPED, MORE, SHARED, apply, covering
+from table import ALL, BLOCKS, CASES, FIRST, MORE, SHARED, apply, covering
 
 from linattn import reference
 
@@ -28,7 +28,7 @@ def laid(x, layout):
 
 @grid(
     lambda case, dtype: case in (COVERING if dtype == "float32" else FIRST),
-    case=ALL + BLOCKS + MAPPED,
+    case=ALL + BLOCKS + MORE,
     dtype=["float16", "float32", "float64"],
 )
 def test_layouts(case, dtype):
@@ -46,6 +46,8 @@ def test_layouts(case, dtype):
         given = {x: laid(y, layout) for x, y in operands.items()}
         before = {x: y.tobytes() for x, y in given.items()}
         states = more
+        if layout == "byte_swapped" and case.complex:
+            continue  # states would have to be swapped as well
         if layout != "byte_swapped":
             states = {x: apply(lambda y, of=layout: laid(y, of), z) for x, z in more.items()}
         assert_same(case.results(given, **states), from_state, layout)

@@ -164,3 +164,10 @@ def test_the_operands_determine_the_dtype_of_gradients(given):
     for y, z in zip(grads, expected, strict=True):
         assert y.dtype == np.complex64
         np.testing.assert_array_equal(y, z)
+
+
+def test_resets():
+    """A factor of 0, e^-inf whatever its phase, forgets what was before."""
+    a, x, *_ = operands(((9, 5), (9, 5)))
+    a[4] = complex(-np.inf, np.nan)
+    np.testing.assert_array_equal(linattn.linear_scan(a, x, log=True)[4], x[4])

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from bounds import close
 from scan_cases import UNIT, assert_close, doubled, linear, selective, wide
+from slow import slow
+from table import ALL
 
 import linattn
 from linattn import State
+from linattn._core.gufuncs import ufuncs
 from linattn.reference import scan as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -146,3 +149,47 @@ def test_numbers_follow_the_promotion_of_numpy(dtype, number):
     np.testing.assert_array_equal(found, expected)
     h, _ = linattn.linear_scan_step(number, x, State(np.ones(x.shape, wide(expected.dtype))))
     assert h.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "sizes", [(3, 13), (61, 3), (64, 0), *slow((3, 1), (16, 0), (64, 1), (300, 7))]
+)
+def test_results_larger_than_the_caches(sizes, dtype, reverse):
+    """They are written past them, to every boundary of a vector, and no further."""
+    m, first = sizes
+    n, width = 9, -(-(first + m) // 16) * 16  # rows have the same boundaries
+    heads = 2**22 // (n * m) + 1
+    rng = np.random.default_rng(2)
+    a, x = (rng.uniform(-1, 1, (n, m)).astype(dtype) for _ in range(2))
+    expected = ufuncs["linear_scan"](a, x, 0.0, reverse)
+    memory = np.zeros(heads * n * width + 64, dtype)
+    start = -memory.ctypes.data % 64 // memory.itemsize
+    whole = memory[start : start + heads * n * width].reshape(heads, n, width)
+    whole[...] = 7
+    out = whole[..., first : first + m]
+    ufuncs["linear_scan"](np.broadcast_to(a, (heads, n, m)), x, 0.0, reverse, out=out)
+    assert (out == expected).all()
+    assert (whole[..., :first] == 7).all() and (whole[..., first + m :] == 7).all()
+
+
+def test_infinite_inputs():
+    """No padding takes part in sums, whatever the number of states: it would make them NaN."""
+    case = next(x for x in ALL if {"D", "z", "dt_bias"} <= {*x.letters})
+    for f in (1, 2, 3, 5, 7, 16):
+        arrays, start = case.operands((), 9, d=f, m=5), case.state((), d=f, m=5)
+        arrays |= {name: abs(arrays[name]) for name in ("x", "B", "C", "D", "z")}
+        arrays["x"][4, 2] = np.inf
+        start = State(abs(start.s))
+        y, end = case.forward(arrays, initial_state=start)
+        expected = np.zeros((9, 5), bool)
+        expected[4:, 2] = True
+        np.testing.assert_array_equal(y == np.inf, expected)
+        assert np.isfinite(y[~expected]).all() and not np.isnan(end.s).any()
+        assert np.isfinite(end.s[[0, 1, 3, 4]]).all()
+        more = {"initial_state": start, "grad_state": start}
+        grads = dict(zip(case.letters, case.backward(arrays, **more), strict=False))
+        assert not np.isnan(grads["z"]).any() and not np.isnan(grads["x"]).any()
+        out, _ = case.one_step(arrays, 4, start)
+        np.testing.assert_array_equal(out == np.inf, expected[4])
