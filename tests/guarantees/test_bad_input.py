@@ -1,5 +1,6 @@
 """Bad input of every operator: an error names the function and the argument; nothing is written."""
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -55,6 +56,16 @@ def output_of(case):
     return tuple({"n": N, "h": 2, "d": D, "m": M}[x] for x in case.output)
 
 
+def name_of(case, kind):
+    return case.step if kind == "_step" else case.name + kind
+
+
+def call(case, kind, given, **more):
+    options = case.step_options if kind == "_step" else case.options
+    options = with_objects(options, {"q": np.empty(D)})
+    return getattr(linattn, name_of(case, kind))(**options | given | more)
+
+
 def refuse(case, kind, error, *words, lead=(), **changed):
     """The call fails, its message has the words, and what would be written to is as before.
 
@@ -66,12 +77,10 @@ def refuse(case, kind, error, *words, lead=(), **changed):
         given.setdefault("out", out)
     fields = [x for x in _arrays(given.get("state")) if x.flags.writeable]
     before = [x.copy() for x in fields]
-    name = case.step if kind == "_step" else case.name + kind
-    options = case.step_options if kind == "_step" else case.options
     for way in ({"in_place": True}, {"in_place": False}) if kind == "_step" else ({},):
         with pytest.raises(error) as caught:
-            getattr(linattn, name)(**with_objects(options, good(case, kind)) | way | given)
-        for word in (f"{name}: ", *words):
+            call(case, kind, given, **way | changed)
+        for word in (f"{name_of(case, kind)}: ", *words):
             assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
     for x, y in zip(fields, before, strict=True):
@@ -158,12 +167,6 @@ def test_options(case, kind):
     for option in (x for x in flags if x != "activation"):
         for bad in (1, 0.0, None, "yes"):
             refuse(case, kind, TypeError, f"{option} is {bad!r}", **{option: bad})
-    if "scale" in case.options:
-        refuse(case, kind, TypeError, "scale is 'x'", scale="x")
-        for bad in (np.nan, np.inf, 10**400):
-            refuse(case, kind, ValueError, "scale is ", scale=bad)
-    if case.row is not None and case.row.normalizer:
-        refuse(case, kind, ValueError, "eps is nan", eps=np.nan)
     if case.row is not None and case.row.mapped:
         refuse(case, kind, ValueError, "feature_map", "elu", feature_map="tanh")
         for bad in ([1], None, 3, np.tanh):
@@ -171,6 +174,55 @@ def test_options(case, kind):
             refuse(case, kind, TypeError, "feature_map", *known, feature_map=bad)
     if "causal" in case.options or case.name == "softmax_attention":
         refuse(case, kind, TypeError, "causal is 1", causal=1)
+
+
+NO_NUMBERS = ("x", "1e-6", np.array("2"), bytearray(b"2"), np.datetime64(1, "s"), None, 1j,
+              np.complex64(1 + 2j), [1.0, 2.0], [[1.0], []], np.ones(3))  # fmt: skip
+
+
+def scalars(case):
+    """Names of the real numbers that a call takes."""
+    normalizer = case.row is not None and case.row.normalizer
+    return ["scale"] * ("scale" in case.options) + ["eps"] * normalizer
+
+
+@each_call(ALL + MAPPED)
+def test_scalars(case, kind):
+    for name in scalars(case):
+        for bad in (x for x in NO_NUMBERS if x is not None or case.name != "mlstm"):
+            refuse(case, kind, (TypeError, ValueError), f" {name} ", **{name: bad})
+        for bad, word in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")):
+            refuse(case, kind, ValueError, f" {name} ", word, **{name: bad})
+        for bad in (10**400, -(10**400), 10**5000, Fraction(10**400)):  # and no warning comes first
+            refuse(case, kind, ValueError, f" {name} ", "finite", **{name: bad})
+    if "eps" in scalars(case):
+        for bad in (-1.0, -1e-300, -1, np.float32(-1)):
+            refuse(case, kind, ValueError, "eps is -", "number >= 0", eps=bad)
+        call(case, kind, good(case, kind), eps=-0.0)
+
+
+@each_call(ALL + MAPPED, ["f2", "f4", "f8"])
+def test_scalars_beyond_the_range(case, kind, dtype):
+    """Of the type that the operands are computed in."""
+    wide = "f4" if dtype == "f2" else dtype
+    given = {name: x.astype(dtype) for name, x in good(case, kind).items() if name != "state"}
+    if kind == "_step":
+        given["state"] = apply(lambda x: x.astype(wide), case.state((), d=D, m=M))
+    for name in scalars(case):
+        for bad in (1e300, -1e39, np.float64(1e300), 10**300) if dtype != "f8" else ():
+            with pytest.raises(ValueError, match=rf"{name} is .*finite in float32"):
+                call(case, kind, given, **{name: bad})
+        with np.errstate(all="ignore"):
+            call(case, kind, given, **{name: 3.4e38 if dtype != "f8" else 1e300})
+
+
+@each_call(ALL + MAPPED)
+def test_options_are_keywords(case, kind):
+    given = good(case, kind)
+    with pytest.raises(TypeError, match="epsilon"):
+        call(case, kind, given, epsilon=1e-6)
+    with pytest.raises(TypeError):
+        getattr(linattn, name_of(case, kind))(*given.values(), "elu")
 
 
 CU_SEQLENS = [  # and what the error says
