@@ -161,6 +161,22 @@ def test_a_cotangent_of_another_shape(case):
         refuse(case, "_backward", ValueError, "grad_out has shape", str(shape), grad_out=bad)
 
 
+#: Classes of maps, and the map that an error proposes in place of one.
+CLASSES = [
+    ("taylor", "such as Taylor()"),
+    (linattn.feature_maps.Taylor, "such as Taylor()"),
+    ("PositiveRandomFeatures", "such as PositiveRandomFeatures.sample(...)"),
+    (linattn.feature_maps.FeedforwardKernel, "such as FeedforwardKernel(...)"),
+]
+
+
+@pytest.mark.parametrize(("given", "hint"), CLASSES, ids=str)
+def test_a_class_of_maps(given, hint):
+    error = ValueError if isinstance(given, str) else TypeError
+    with pytest.raises(error, match="^get: feature_map is .*" + hint.partition("(")[0]):
+        linattn.feature_maps.get(given)
+
+
 @each_call(ALL + MAPPED)
 def test_options(case, kind):
     flags = [] if case.row is None else case.row.flags["step" if kind == "_step" else "forward"]
@@ -172,6 +188,9 @@ def test_options(case, kind):
         for bad in ([1], None, 3, np.tanh):
             known = *linattn.feature_maps.NAMES, "or an object of linattn.feature_maps"
             refuse(case, kind, TypeError, "feature_map", *known, feature_map=bad)
+        for bad, hint in CLASSES:  # by name or as such
+            error = ValueError if isinstance(bad, str) else TypeError
+            refuse(case, kind, error, "feature_map", hint, feature_map=bad)
     if "causal" in case.options or case.name == "softmax_attention":
         refuse(case, kind, TypeError, "causal is 1", causal=1)
 
