@@ -13,7 +13,6 @@ from table import CARRIED, CASES, COMPLEX, FIRST, GATES, allowed, covering, same
 
 import linattn
 from linattn import ExactState, State, _linattn
-from linattn._call.recurrence import RECURRENCES
 from linattn.feature_maps import NAMES, PositiveRandomFeatures, RandomFourierFeatures
 
 N = 1100
@@ -276,8 +275,3 @@ def test_maps_that_rescale():
     phi = PositiveRandomFeatures.sample(6, 16, rng=0)
     with pytest.raises(ValueError, match=r"causal: return_state is 'exact'; .* map that rescales"):
         linattn.causal(q, k, v, feature_map=phi, return_state="exact")
-
-
-def test_every_recurrence_is_cut():
-    """All that hand on a state are in the table above."""
-    assert {x.name for x in CASES} == {name for name, r in RECURRENCES.items() if not r.cross}

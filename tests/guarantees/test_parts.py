@@ -10,7 +10,6 @@ from states import assert_same, flat
 from table import ALL, BLOCKS, CASES, MAPPED, MORE, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
-from linattn._call.recurrence import RECURRENCES
 
 N = 70
 EACH = each(CASES + MORE)
@@ -198,5 +197,16 @@ def test_a_state_of_zeros_changes_no_bit(case):
     assert_same(case.backward(operands, grad_state=grad), grads)
 
 
-def test_every_recurrence_is_here():
-    assert {*RECURRENCES} - {x.name for x in CASES} == {"noncausal"}
+@EACH
+@looped(lead=[(), (2, 3)])
+def test_no_sequence_at_all(case, lead):
+    operands, cuts = case.operands(lead, 0), {"cu_seqlens": [0]}
+    o, end = case.forward(operands, **cuts)
+    assert o.shape == operands["grad_out"].shape
+    own = flat(case.state(lead))
+    assert [x.shape for x in flat(end)] == [(*lead, 0, *x.shape[len(lead) :]) for x in own]
+    for more in ({}, {"initial_state": end, "grad_state": end}):
+        grads = case.backward(operands, **cuts, **more)
+        for x, name in zip(grads, case.letters, strict=False):
+            assert x.shape == operands[name].shape
+        assert not more or [x.shape for x in flat(grads[-1])] == [x.shape for x in flat(end)]

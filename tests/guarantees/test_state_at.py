@@ -9,7 +9,7 @@ import pytest
 from bounds import roundings
 from slow import each, looped
 from states import flat
-from table import CASES, COMPLEX, FIRST, MORE, apply, normal_like, rows, same
+from table import CASES, COMPLEX, FIRST, MORE, SHARED, apply, normal_like, rows, same
 
 import linattn
 from linattn import State, reference
@@ -98,6 +98,26 @@ def test_every_position(case):
     for p in range(N + 1):
         _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
         close(position(states, p), expected)
+
+
+@every_recurrence
+def test_without_leading_axes(case):
+    """The states, and gradients, of the only head of an axis."""
+
+    def headed(x):
+        return apply(lambda y: y[None], x)
+
+    operands, start = case.operands((), N), case.state(())
+    one = {x: y if x in SHARED else y[None] for x, y in operands.items()}
+    o, states = case.forward(operands, initial_state=start, state_at=[5, 6, N])
+    more = {"state_at": [5, 6, N], "initial_state": headed(start)}
+    assert same((o[None], headed(states)), case.forward(one, **more))
+    *grads, last = case.backward(
+        operands, initial_state=start, grad_state=states, state_at=[5, 6, N]
+    )
+    *expected, end = case.backward(one, grad_state=headed(states), **more)
+    assert same(headed(last), end)
+    assert same([x.reshape(y.shape) for x, y in zip(grads, expected, strict=True)], expected)
 
 
 @every_recurrence

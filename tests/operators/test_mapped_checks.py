@@ -132,44 +132,22 @@ def test_dtypes_promote_as_with_a_fused_map(operator, dtypes):
             assert [x.dtype for x in result] == [x.dtype for x in expected]
 
 
-def test_a_number_for_beta_is_weak():
-    arrays = {**operands("delta_step", (), dtype="float16"), "beta": 0.5}
-    phi = maps.DPFP()
-    memory = State(np.zeros((phi.features(D), M), "f4"))
-    assert linattn.delta_step(**arrays, state=memory, feature_map=phi)[0].dtype == np.float16
-
-
 def test_step_states():
-    arrays = operands("step")
-    s, z, log_scale = state((3,))
-    refuse("step", TypeError, "state is None", "linattn.initial_state", state=None)
+    arrays, (s, z, log_scale) = operands("step"), state((3,))
     refuse("step", ValueError, "state.log_scale", state=State(s, z, log_scale * np.nan))
-    refuse("step", ValueError, "eps", state=state((3,)), eps=np.nan)
-    refuse("step", ValueError, "eps", state=state((3,)), eps=-1.0)
+    refuse("step", ValueError, "state.log_scale", state=State(s, z), in_place=True)
     expected = call("step", arrays, state=state((3,)))
     assert_same(call("step", arrays, state=(s, z, log_scale)), expected)
     assert_same(call("step", arrays, state=state((3,)), in_place=True), expected)
-    for i, field in enumerate(State._fields):
-        for bad in (lambda x: x[:1], lambda x: np.broadcast_to(x[:1], x.shape)):
-            fields = [*state((3,))]
-            fields[i] = bad(fields[i])
-            before = [x.copy() for x in fields]
-            refuse("step", ValueError, f"state.{field}", state=State(*fields), in_place=True)
-            assert_same(fields, before)
-    refuse("step", ValueError, "state.log_scale", state=State(s, z), in_place=True)
 
 
-@pytest.mark.parametrize("lead", [(), (2, 3)])
-def test_no_sequence(lead):
-    options = {"cu_seqlens": [0], "feature_map": POSITIVE}
-    q, k, v, g = (np.ones((*lead, 0, x)) for x in (D, D, M, M))
-    o, end = linattn.causal(q, k, v, return_state=True, **options)
-    assert o.shape == (*lead, 0, M)
-    assert end.s.shape == (*lead, 0, F, M)
-    assert end.log_scale.shape == (*lead, 0, F)
-    *grads, ds = linattn.causal_backward(q, k, v, g, grad_state=end, **options)
-    assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
-    assert ds.z.shape == (*lead, 0, F)
+@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, N]}])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scales_that_are_not_finite(packing, bad):
+    s, z, log_scale = state((3, *(2,) * len(packing)))
+    given = State(s, z, np.where(z > 1.5, bad, log_scale))
+    for operator in ("causal", "causal_backward"):
+        refuse(operator, ValueError, "initial_state.log_scale", initial_state=given, **packing)
 
 
 @pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, 5, N]}])
