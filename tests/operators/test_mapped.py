@@ -22,7 +22,6 @@ MAPS = [
     maps.FeedforwardKernel.aoglu(3, D, 2),
 ]
 FOURIER = maps.RandomFourierFeatures.sample(D, 9)  # signed: for the plain sum, as documented
-MORE = {"eps": 0.01, "scale": 0.7, "dtype": "float64"}
 
 
 def case_of(operator, phi, **options):
