@@ -1,4 +1,5 @@
-"""Gradients of every operator are the adjoint of its derivative, states and bonus included."""
+"""Gradients of every operator, and of its twin, are the adjoint of its derivative, states and bonus
+included."""
 
 import conv_cases
 import numpy as np
@@ -17,6 +18,7 @@ from linattn import State, reference
 from linattn.operators.registry import RECURRENCES
 from linattn.reference import conv as ref_conv
 
+BOTH = (linattn, reference)
 SIZES = [((), 1, 3, 2), ((2,), 17, 5, 8), ((), 70, 33, 20)]  # lead, n, d, m
 
 
@@ -48,24 +50,32 @@ def test_recurrence(name, more, feature_map, normalize):
             if feature_map in SIGNED and normalize:
                 arrays |= {x: abs(arrays[x]) for x in "qk"}
             grad_out = rng.standard_normal((*lead, n, m))
+            phi = r.mapped and feature_map
             _stateless(name, arrays, options, grad_out, rng)
             if not r.cross:
-                _stateful(name, arrays, options, grad_out, rng, r.mapped and feature_map, normalize)
+                _stateful(name, arrays, options, grad_out, rng, phi, normalize)
+            if lead and gates == "weak":
+                more = options | ({"key_lengths": [5, n]} if r.keys else {})
+                _stateless(name, arrays, more, grad_out, rng, BOTH)
+                if not r.cross:
+                    more["cu_seqlens"] = [0, 4, 4, n]
+                    _stateful(name, arrays, more, grad_out, rng, phi, normalize, BOTH)
 
 
-def _stateless(name, arrays, options, grad_out, rng):
+def _stateless(name, arrays, options, grad_out, rng, modules=(linattn,)):
     def forward(*moved):
         return getattr(twin(name), name)(**dict(zip(arrays, moved, strict=True)), **options)
 
-    gradients = getattr(linattn, f"{name}_backward")(**arrays, grad_out=grad_out, **options)
-    check(forward, list(arrays.values()), [grad_out], gradients, rng)
+    for module in modules:
+        gradients = getattr(module, f"{name}_backward")(**arrays, grad_out=grad_out, **options)
+        check(forward, list(arrays.values()), [grad_out], gradients, rng)
 
 
-def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
+def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize, modules=(linattn,)):
     """With an initial state, and a gradient of the final one."""
     core = linattn.initial_state(
         *list(arrays.values())[: max(2, RECURRENCES[name].layout.leading)], operator=name,
-        feature_map=feature_map or "elu",
+        feature_map=feature_map or "elu", cu_seqlens=options.get("cu_seqlens"),
     ).s.shape  # fmt: skip
     first, last = (drawn(RECURRENCES[name], rng, core, normalize) for _ in range(2))
 
@@ -74,11 +84,12 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
         begin = State(*moved[len(given) :])
         return getattr(twin(name), name)(**given, **options, initial_state=begin, return_state=True)
 
-    gradients = getattr(linattn, f"{name}_backward")(
-        **arrays, grad_out=grad_out, **options, initial_state=first, grad_state=last
-    )
     leaves = [*arrays.values(), *flat(first)]
-    check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
+    for module in modules:
+        gradients = getattr(module, f"{name}_backward")(
+            **arrays, grad_out=grad_out, **options, initial_state=first, grad_state=last
+        )
+        check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
 
 
 @each([x for x in CASES if x.row.decay is not None])
@@ -87,7 +98,6 @@ def test_memories_under_a_log_scale(case):
     arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), 1e-6
     start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
     fields = {name: x for name, x in start._asdict().items() if x is not None}
-    gradients = flat(case.backward(arrays, initial_state=start, grad_state=last))
 
     def loss(moved):
         state = start._replace(**{name: moved[name] for name in fields})
@@ -97,25 +107,32 @@ def test_memories_under_a_log_scale(case):
         return (o * arrays["grad_out"]).sum() + sum((x * y).sum() for x, y in pairs)
 
     leaves = {name: arrays[name] for name in case.letters} | fields
-    for (name, x), grad in zip(leaves.items(), gradients, strict=True):
+    given = {"initial_state": start, "grad_state": last}
+    gradients = [flat(case.backward(arrays, module, **given)) for module in BOTH]
+    for (name, x), *grads in zip(leaves.items(), *gradients, strict=True):
         way = rng.standard_normal(x.shape)
         up, down = (loss(leaves | {name: x + step * way}) for step in (h, -h))
-        close((grad * way).sum(), (up - down) / (2 * h), rtol=1e-6, atol=1e-6)
+        for grad in grads:
+            close((grad * way).sum(), (up - down) / (2 * h), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", conv_cases.ACTIVATIONS)
-def test_convolution(activation):
+@pytest.mark.parametrize("cuts", [None, [0, 2, 2, 40]])
+def test_convolution(activation, cuts):
     x, weight, b, g, state, last = conv_cases.make(40, 33, 4)
+    if cuts is not None:
+        state, last = (np.stack([y, 2 * y, y - 1], 1) for y in (state, last))
+    options = {"activation": activation, "cu_seqlens": cuts}
 
     def forward(x, weight, b, state):
-        return ref_conv.causal_conv1d(
-            x, weight, b, activation=activation, initial_state=state, return_state=True
-        )
+        given = {"initial_state": state, "return_state": True}
+        return ref_conv.causal_conv1d(x, weight, b, **options, **given)
 
-    gradients = linattn.causal_conv1d_backward(
-        x, weight, g, b, activation=activation, initial_state=state, grad_state=last
-    )
-    check(forward, [x, weight, b, state], [g, last], gradients, np.random.default_rng(1))
+    for module in (linattn, ref_conv):
+        gradients = module.causal_conv1d_backward(
+            x, weight, g, b, **options, initial_state=state, grad_state=last
+        )
+        check(forward, [x, weight, b, state], [g, last], gradients, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("lower_bound", [None, -5.0, -0.3])
@@ -125,7 +142,8 @@ def test_log_decay(lower_bound):
     grad = rng.standard_normal(x.shape)
 
     def forward(*moved):
-        return twin("log_decay").log_decay(*moved, lower_bound=lower_bound)
+        return ref_conv.log_decay(*moved, lower_bound=lower_bound)
 
-    gradients = linattn.log_decay_backward(x, A_log, dt_bias, grad, lower_bound=lower_bound)
-    check(forward, [x, A_log, dt_bias], [grad], gradients, rng)
+    for module in (linattn, ref_conv):
+        gradients = module.log_decay_backward(x, A_log, dt_bias, grad, lower_bound=lower_bound)
+        check(forward, [x, A_log, dt_bias], [grad], gradients, rng)

@@ -86,6 +86,9 @@ def test_pandas():
     plain(table.set_index(np.arange(6)[::-1]))  # labels mean nothing
     assert isinstance(gufunc(table), pandas.DataFrame)
     np.testing.assert_array_equal(gufunc(table), EXPECTED)
+    state = linattn.State(np.zeros((4, 4)), np.zeros(4))
+    o, _ = linattn.step(*(pandas.Series(A[0]) for _ in range(3)), state)
+    np.testing.assert_array_equal(o, linattn.step(A[0], A[0], A[0], state)[0])
 
 
 class OnADevice:

@@ -1,12 +1,13 @@
 """Bad input of every operator: an error names the function and the argument; nothing is written."""
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
 import pytest
 from slow import each
 from states import flat
-from table import ALL, CASES, apply
+from table import ALL, CASES, MAPPED, apply, with_objects
 
 import linattn
 from linattn import State
@@ -55,6 +56,16 @@ def output_of(case):
     return tuple({"n": N, "h": 2, "d": D, "m": M}[x] for x in case.output)
 
 
+def name_of(case, kind):
+    return case.step if kind == "_step" else case.name + kind
+
+
+def call(case, kind, given, **more):
+    options = case.step_options if kind == "_step" else case.options
+    options = with_objects(options, {"q": np.empty(D)})
+    return getattr(linattn, name_of(case, kind))(**options | given | more)
+
+
 def refuse(case, kind, error, *words, lead=(), **changed):
     """The call fails, its message has the words, and what would be written to is as before.
 
@@ -66,12 +77,10 @@ def refuse(case, kind, error, *words, lead=(), **changed):
         given.setdefault("out", out)
     fields = [x for x in _arrays(given.get("state")) if x.flags.writeable]
     before = [x.copy() for x in fields]
-    name = case.step if kind == "_step" else case.name + kind
-    options = case.step_options if kind == "_step" else case.options
     for way in ({"in_place": True}, {"in_place": False}) if kind == "_step" else ({},):
         with pytest.raises(error) as caught:
-            getattr(linattn, name)(**options | way | given)
-        for word in (f"{name}: ", *words):
+            call(case, kind, given, **way | changed)
+        for word in (f"{name_of(case, kind)}: ", *words):
             assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
     for x, y in zip(fields, before, strict=True):
@@ -84,7 +93,7 @@ def _arrays(state):
     return [x for x in fields if isinstance(x, np.ndarray)]
 
 
-@each_call(ALL)
+@each_call(ALL + MAPPED)
 def test_an_axis_too_long(case, kind):
     letters = letters_of(case, kind)
     for name, own in letters.items():
@@ -95,7 +104,7 @@ def test_an_axis_too_long(case, kind):
             refuse(case, kind, ValueError, **{name: np.concatenate([x, x], axis)})
 
 
-@each_call(ALL)
+@each_call(ALL + MAPPED)
 def test_too_few_axes(case, kind):
     for name, own in letters_of(case, kind).items():
         of_channels = {x.name for x in case.row.operands if x.channels} if case.row else ()
@@ -104,7 +113,7 @@ def test_too_few_axes(case, kind):
             refuse(case, kind, ValueError, name, "()", **{name: 1.0})
 
 
-@each_call(ALL)
+@each_call(ALL + MAPPED)
 def test_leading_axes_that_do_not_broadcast(case, kind):
     arrays = good(case, kind)
     first, second = list(arrays)[:2]
@@ -127,7 +136,7 @@ if np.finfo(np.longdouble).nmant == np.finfo(float).nmant:  # then it is one tha
     TYPES = [x for x in TYPES if x[1] != np.dtype("longdouble").name]
 
 
-@each_call(ALL)
+@each_call(ALL + MAPPED)
 def test_types(case, kind):
     for (make, word), name in product(TYPES, letters_of(case, kind)):
         if case.name == "linear_scan" and word == "complex128":
@@ -136,14 +145,14 @@ def test_types(case, kind):
         refuse(case, kind, TypeError, f"{name} ", word, **{name: bad})
 
 
-@each_call(ALL)
+@each_call(ALL + MAPPED)
 def test_ragged_lists(case, kind):
     for name, own in letters_of(case, kind).items():
         if len(own) > 1:
             refuse(case, kind, ValueError, name, "inhomogeneous", **{name: [[1.0, 2.0], [3.0]]})
 
 
-@each(ALL)
+@each(ALL + MAPPED)
 def test_a_cotangent_of_another_shape(case):
     """It does not broadcast, unlike operands."""
     right = good(case, "_backward")["grad_out"].shape
@@ -152,25 +161,87 @@ def test_a_cotangent_of_another_shape(case):
         refuse(case, "_backward", ValueError, "grad_out has shape", str(shape), grad_out=bad)
 
 
-@each_call(ALL)
+#: Classes of maps, and the map that an error proposes in place of one.
+CLASSES = [
+    ("taylor", "such as Taylor()"),
+    (linattn.feature_maps.Taylor, "such as Taylor()"),
+    ("PositiveRandomFeatures", "such as PositiveRandomFeatures.sample(...)"),
+    (linattn.feature_maps.FeedforwardKernel, "such as FeedforwardKernel(...)"),
+]
+
+
+@pytest.mark.parametrize(("given", "hint"), CLASSES, ids=str)
+def test_a_class_of_maps(given, hint):
+    error = ValueError if isinstance(given, str) else TypeError
+    with pytest.raises(error, match="^get: feature_map is .*" + hint.partition("(")[0]):
+        linattn.feature_maps.get(given)
+
+
+@each_call(ALL + MAPPED)
 def test_options(case, kind):
     flags = [] if case.row is None else case.row.flags["step" if kind == "_step" else "forward"]
     for option in (x for x in flags if x != "activation"):
         for bad in (1, 0.0, None, "yes"):
             refuse(case, kind, TypeError, f"{option} is {bad!r}", **{option: bad})
-    if "scale" in case.options:
-        refuse(case, kind, TypeError, "scale is 'x'", scale="x")
-        for bad in (np.nan, np.inf, 10**400):
-            refuse(case, kind, ValueError, "scale is ", scale=bad)
-    if case.row is not None and case.row.normalizer:
-        refuse(case, kind, ValueError, "eps is nan", eps=np.nan)
     if case.row is not None and case.row.mapped:
         refuse(case, kind, ValueError, "feature_map", "elu", feature_map="tanh")
         for bad in ([1], None, 3, np.tanh):
             known = *linattn.feature_maps.NAMES, "or an object of linattn.feature_maps"
             refuse(case, kind, TypeError, "feature_map", *known, feature_map=bad)
+        for bad, hint in CLASSES:  # by name or as such
+            error = ValueError if isinstance(bad, str) else TypeError
+            refuse(case, kind, error, "feature_map", hint, feature_map=bad)
     if "causal" in case.options or case.name == "softmax_attention":
         refuse(case, kind, TypeError, "causal is 1", causal=1)
+
+
+NO_NUMBERS = ("x", "1e-6", np.array("2"), bytearray(b"2"), np.datetime64(1, "s"), None, 1j,
+              np.complex64(1 + 2j), [1.0, 2.0], [[1.0], []], np.ones(3))  # fmt: skip
+
+
+def scalars(case):
+    """Names of the real numbers that a call takes."""
+    normalizer = case.row is not None and case.row.normalizer
+    return ["scale"] * ("scale" in case.options) + ["eps"] * normalizer
+
+
+@each_call(ALL + MAPPED)
+def test_scalars(case, kind):
+    for name in scalars(case):
+        for bad in (x for x in NO_NUMBERS if x is not None or case.name != "mlstm"):
+            refuse(case, kind, (TypeError, ValueError), f" {name} ", **{name: bad})
+        for bad, word in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")):
+            refuse(case, kind, ValueError, f" {name} ", word, **{name: bad})
+        for bad in (10**400, -(10**400), 10**5000, Fraction(10**400)):  # and no warning comes first
+            refuse(case, kind, ValueError, f" {name} ", "finite", **{name: bad})
+    if "eps" in scalars(case):
+        for bad in (-1.0, -1e-300, -1, np.float32(-1)):
+            refuse(case, kind, ValueError, "eps is -", "number >= 0", eps=bad)
+        call(case, kind, good(case, kind), eps=-0.0)
+
+
+@each_call(ALL + MAPPED, ["f2", "f4", "f8"])
+def test_scalars_beyond_the_range(case, kind, dtype):
+    """Of the type that the operands are computed in."""
+    wide = "f4" if dtype == "f2" else dtype
+    given = {name: x.astype(dtype) for name, x in good(case, kind).items() if name != "state"}
+    if kind == "_step":
+        given["state"] = apply(lambda x: x.astype(wide), case.state((), d=D, m=M))
+    for name in scalars(case):
+        for bad in (1e300, -1e39, np.float64(1e300), 10**300) if dtype != "f8" else ():
+            with pytest.raises(ValueError, match=rf"{name} is .*finite in float32"):
+                call(case, kind, given, **{name: bad})
+        with np.errstate(all="ignore"):
+            call(case, kind, given, **{name: 3.4e38 if dtype != "f8" else 1e300})
+
+
+@each_call(ALL + MAPPED)
+def test_options_are_keywords(case, kind):
+    given = good(case, kind)
+    with pytest.raises(TypeError, match="epsilon"):
+        call(case, kind, given, epsilon=1e-6)
+    with pytest.raises(TypeError):
+        getattr(linattn, name_of(case, kind))(*given.values(), "elu")
 
 
 CU_SEQLENS = [  # and what the error says
@@ -182,7 +253,7 @@ CU_SEQLENS = [  # and what the error says
 NO_INTEGERS = ([0.0, 5.0], "05", [0, None], [False, True], object(), [0, 5j])
 
 
-@each_call(CASES, [(), (3,)])
+@each_call(CASES + MAPPED, [(), (3,)])
 def test_cu_seqlens(case, kind, lead):
     if kind == "_step":
         return
@@ -195,7 +266,7 @@ def test_cu_seqlens(case, kind, lead):
     refuse(case, kind, ValueError, "cu_seqlens is not an array", lead=lead, cu_seqlens=ragged)
 
 
-@each_call([x for x in ALL if x.row and x.row.keys])
+@each_call([x for x in ALL + MAPPED if x.row and x.row.keys])
 def test_key_lengths(case, kind):
     if kind == "_step":
         return
@@ -230,7 +301,7 @@ def states_of(kind):
     return {"_step": ["state"], "": ["initial_state"]}.get(kind, ["initial_state", "grad_state"])
 
 
-@each_call(CASES, [(), (2,)])
+@each_call(CASES + MAPPED, [(), (2,)])
 def test_states(case, kind, lead):
     """A field of a wrong length, dtype or type, one that is missing, and no state at all."""
     state = case.state(lead, d=D, m=M)
@@ -245,7 +316,8 @@ def test_states(case, kind, lead):
                 wrong = [(ValueError, np.zeros(lead))]
             else:
                 wrong = [*wrong_fields(x, lead), (TypeError, x.astype(">f8"))]
-                wrong.append(((TypeError, ValueError), None))
+                if field != "log_scale" or case.row.decay:  # else sums as they are
+                    wrong.append(((TypeError, ValueError), None))
             for error, y in wrong:
                 bad = state._replace(**{field: y})
                 refuse(case, kind, error, f"{key}.{field} ", lead=lead, **{key: bad})
@@ -255,7 +327,7 @@ def test_states(case, kind, lead):
         refuse(case, kind, TypeError, "state is ", state=None)
 
 
-@each_call(CASES, [(), (2,)])
+@each_call(CASES + MAPPED, [(), (2,)])
 def test_states_of_another_number_of_sequences(case, kind, lead):
     """Their axis belongs to the state's own shape: neither missing nor broadcast."""
     for key in states_of(kind) if kind != "_step" else ():
@@ -265,7 +337,7 @@ def test_states_of_another_number_of_sequences(case, kind, lead):
         refuse(case, kind, ValueError, key, **{key: case.state((3,), d=D, m=M)})
 
 
-@each(CASES)
+@each(CASES + MAPPED)
 def test_states_that_cannot_be_updated(case):
     """Read-only ones, ones that all heads share, and ones that overlap themselves."""
     state = case.state((2,), d=D, m=M)
@@ -284,7 +356,7 @@ def test_states_that_cannot_be_updated(case):
     refuse(case, "_step", ValueError, "state", "has shape", state=alone, **here)
 
 
-@each(ALL)
+@each(ALL + MAPPED)
 def test_out(case):
     right = output_of(case)
     n, *rest, m = right

@@ -1,6 +1,5 @@
-"""Bad input raises an error that names the argument and what was expected; nothing is written."""
+"""Errors of what is in no table: other objects for arrays, settings, too much memory."""
 
-from fractions import Fraction
 from inspect import signature
 
 import numpy as np
@@ -17,87 +16,10 @@ pytestmark = pytest.mark.any_isa
 OPERATORS = FORWARD + BACKWARD
 
 
-def arguments(operator, **changed):
-    """Good operands by name, n = 5, d = 4, m = 3, with some replaced."""
+def arguments(operator):
+    """Good operands by name."""
     arrays = {"q": np.ones((5, 4)), "k": np.ones((5, 4)), "v": np.ones((5, 3))}
-    if operator in BACKWARD:
-        arrays["grad_out"] = np.ones((5, 3))
-    return {**arrays, **changed}
-
-
-def refuse(operator, error, *words, **changed):
-    """The call fails, its message holds every word, and `out` keeps what it held.
-
-    The first word is the argument's name, and stands alone.
-    """
-    given = arguments(operator, **changed)
-    if operator in FORWARD and "out" not in given:
-        given["out"] = np.full((5, 3), 7.0)
-    out = given.get("out")
-    before = out.tobytes() if isinstance(out, np.ndarray) else None
-    with pytest.raises(error) as caught:
-        getattr(linattn, operator)(**given)
-    for word in (f"{operator}: ", f" {words[0]} ", *words):
-        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
-    if before is not None:
-        assert out.tobytes() == before
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize(
-    ("given", "hint"),
-    [
-        ("taylor", "such as Taylor()"),
-        (linattn.feature_maps.Taylor, "such as Taylor()"),
-        ("PositiveRandomFeatures", "such as PositiveRandomFeatures.sample(...)"),
-        (linattn.feature_maps.FeedforwardKernel, "such as FeedforwardKernel(...)"),
-    ],
-    ids=str,
-)
-def test_a_class_of_maps(operator, given, hint):
-    """By name or as such, in place of a map."""
-    error = ValueError if isinstance(given, str) else TypeError
-    refuse(operator, error, "feature_map", hint, feature_map=given)
-    with pytest.raises(error, match="^get: feature_map is .*" + hint.partition("(")[0]):
-        linattn.feature_maps.get(given)
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("name", ["eps", "scale"])
-def test_scalars(operator, name):
-    for bad, word in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")]:
-        refuse(operator, ValueError, name, word, **{name: bad})
-    words = "1e-6", np.array("2"), bytearray(b"2"), np.datetime64(1, "s")
-    for bad in (*words, None, 1j, np.complex64(1 + 2j), [1.0, 2.0], [[1.0], []], np.ones(3)):
-        refuse(operator, (TypeError, ValueError), name, **{name: bad})
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_a_negative_eps(operator, normalize):
-    for dtype in ("f4", "f8"):
-        arrays = {key: x.astype(dtype) for key, x in arguments(operator).items()}
-        for bad in (-1.0, -1e-300, -1, np.float32(-1)):
-            with pytest.raises(ValueError, match=rf"{operator}: eps is -.*number >= 0"):
-                getattr(linattn, operator)(**arrays, eps=bad, normalize=normalize)
-    getattr(linattn, operator)(**arguments(operator, eps=-0.0, normalize=normalize))
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("name", ["eps", "scale"])
-def test_scalars_beyond_the_range(operator, name):
-    """Of a float, or of the type that the operands are computed in; and no warning comes first."""
-    for bad in (10**400, -(10**400), 10**5000, Fraction(10**400)):
-        refuse(operator, ValueError, name, "finite", **{name: bad})
-    for dtype in ("f4", "f2"):
-        arrays = {key: x.astype(dtype) for key, x in arguments(operator).items()}
-        for bad in (1e300, -1e39, np.float64(1e300), 10**300):
-            with pytest.raises(ValueError, match=rf"{operator}: {name} is .*finite in float32"):
-                getattr(linattn, operator)(**{**arrays, name: bad})
-        getattr(linattn, operator)(**{**arrays, name: 3.4e38})
-        wide = {**arrays, "v": arrays["v"].astype("f8")}
-        getattr(linattn, operator)(**{**wide, name: 1e300})
-    getattr(linattn, operator)(**arguments(operator, **{name: 1e300}))
+    return arrays | ({"grad_out": np.ones((5, 3))} if operator in BACKWARD else {})
 
 
 class Table:
@@ -123,25 +45,8 @@ def test_tables(operator):
         tables = {name: Table(x, **attributes) for name, x in arrays.items()}
         result = getattr(linattn, operator)(**tables)
         assert_same(result, expected)
-    refuse(operator, TypeError, "q", "object", q=Table(np.ones((5, 4), object)))
-
-
-def test_data_frames():
-    pandas = pytest.importorskip("pandas")
-    x = np.arange(20.0).reshape(5, 4)
-    frame = pandas.DataFrame(x)
-    np.testing.assert_array_equal(linattn.causal(frame, frame, frame), linattn.causal(x, x, x))
-    state = linattn.State(np.zeros((4, 4)), np.zeros(4))
-    o, _ = linattn.step(*(pandas.Series(x[0]) for _ in range(3)), state)
-    np.testing.assert_array_equal(o, linattn.step(x[0], x[0], x[0], state)[0])
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_options_are_keywords(operator):
-    with pytest.raises(TypeError):
-        getattr(linattn, operator)(*arguments(operator).values(), "elu")
-    with pytest.raises(TypeError, match="epsilon"):
-        getattr(linattn, operator)(**arguments(operator), epsilon=1e-6)
+    with pytest.raises(TypeError, match=f"{operator}: q has dtype object"):
+        getattr(linattn, operator)(**arrays | {"q": Table(np.ones((5, 4), object))})
 
 
 def test_num_threads():

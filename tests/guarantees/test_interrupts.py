@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from every_call import every_call
+from states import assert_same
 
 import linattn
 from linattn import _linattn
@@ -134,8 +135,8 @@ def test_interrupts_at_any_time(threads, timer, slow_workers):
             slow_workers(rng.choice((0, 1, 10, 40, 70)))
             stopped, results = interrupted(call.results, timer, rng.choice((1e-4, 0.003, 0.03)))
             seen.append(stopped)
-            for x, y in zip(() if stopped else results, right, strict=not stopped):
-                np.testing.assert_array_equal(x, y)
+            if not stopped:
+                assert_same(results, right)
     assert any(seen)
     assert not all(seen)
 
@@ -151,8 +152,11 @@ def work(i):
 
 @pytest.mark.any_isa
 @needs_posix
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_start_methods(tmp_path, interpreter, method):
+@pytest.mark.parametrize(
+    ("method", "spin_time"),
+    [*((x, "") for x in multiprocessing.get_all_start_methods()), ("fork", "100000")],
+)
+def test_start_methods(tmp_path, interpreter, method, spin_time):
     (tmp_path / "spawned.py").write_text(SPAWNED)
     script = f"""
 import sys
@@ -171,22 +175,27 @@ if __name__ == "__main__":
     file = tmp_path / "main.py"
     file.write_text(script)
     stdout, _ = interpreter(f"import runpy; runpy.run_path({str(file)!r}, run_name='__main__')",
-                            timeout=120)  # fmt: skip
+                            timeout=120, LINATTN_SPIN_TIME=spin_time)  # fmt: skip
     assert stdout.strip() == "done"
 
 
 FORKS = """
-import os, signal, sys, warnings
+import os, signal, warnings
 import linattn, numpy as np
-warnings.simplefilter("ignore", DeprecationWarning)
+warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of any fork beside a thread
 linattn.set_num_threads(4)
-q = np.random.default_rng(0).standard_normal((8, 400, 16)).astype("f4")
+q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
 expected = linattn.causal(q, q, q)
-for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else {count}):
+for i in range({count}):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
-        os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
+        signal.alarm(30)  # a child that hangs dies of it
+        same = np.array_equal(linattn.causal(q, q, q), expected)
+        same = same and linattn.get_num_threads() == 4
+        if i < 3 and os.fork() == 0:
+            signal.alarm(20)
+            os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
+        os._exit(not (same and (i >= 3 or os.wait()[1] == 0)))
     assert np.array_equal(linattn.causal(q, q, q), expected)
     assert os.waitpid(pid, 0)[1] == 0
 print("done")
@@ -195,9 +204,12 @@ print("done")
 
 @pytest.mark.any_isa
 @needs_posix
-def test_many_forks(interpreter):
-    count = int(os.environ.get("LINATTN_FORKS", "20"))
-    assert interpreter(FORKS.format(count=count), timeout=600)[0].strip() == "done"
+@pytest.mark.parametrize("spin_time", ["", "100000"])
+def test_many_forks(interpreter, spin_time):
+    """Beside workers that sleep, and workers that wait awake; children fork, too."""
+    script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"))
+    stdout, _ = interpreter(script, timeout=600, LINATTN_SPIN_TIME=spin_time)
+    assert stdout.strip() == "done"
 
 
 SUBINTERPRETER = """
@@ -229,7 +241,8 @@ def test_subinterpreters_are_refused_in_words(interpreter):
 
 
 def test_threads_of_python(threads):
-    """Every operator from several Python threads at once gives the bits that it gives alone."""
+    """Every operator from several Python threads at once gives the bits that it gives alone, while
+    the number of threads changes."""
     threads(1)
     calls = [call for call in every_call(200, 16, 24) if not call.written]
     expected = [call.results() for call in calls]
@@ -237,9 +250,9 @@ def test_threads_of_python(threads):
     with ThreadPoolExecutor(6) as pool:
         futures = [(i, pool.submit(call.results)) for _ in range(3) for i, call in enumerate(calls)]
         for i, future in futures:
-            for x, y in zip(future.result(timeout=120), expected[i], strict=True):
-                np.testing.assert_array_equal(x, y)
-    assert linattn.get_num_threads() == 4
+            threads(1 + i % 4)
+            assert_same(future.result(timeout=120), expected[i])
+            assert linattn.get_num_threads() == 1 + i % 4
 
 
 AT_ONCE = """
@@ -248,6 +261,7 @@ from concurrent.futures import ThreadPoolExecutor
 has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
 had_lock = has_lock()
 from every_call import every_call
+from states import assert_same
 import linattn
 from linattn._core import settings
 
@@ -360,12 +374,7 @@ def test_indices_beyond_32_bits():
     np.testing.assert_array_equal(
         linattn.delta(rowwise, rowwise, rowwise, beta), linattn.delta(close, close, close, beta)
     )
-    for x, y in zip(
-        linattn.causal_backward(rowwise, rowwise, rowwise, rowwise),
-        linattn.causal_backward(close, close, close, close),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(x, y)
+    assert_same(linattn.causal_backward(*4 * [rowwise]), linattn.causal_backward(*4 * [close]))
 
 
 @pytest.mark.slow

@@ -7,18 +7,17 @@ import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, ROUNDINGS, allowed, apply, rows, same, wide
+from table import ALL, BLOCKS, CASES, MAPPED, MORE, ROUNDINGS, allowed, apply, rows, same, wide
 
 from linattn import reference
-from linattn.operators.registry import RECURRENCES
 
 N = 70
-EACH = each(CASES)
+EACH = each(CASES + MORE)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in ALL + BLOCKS if x.row is not None and x.row.keys]
+WITH_LENGTHS = [x for x in ALL + BLOCKS + MAPPED[1:] if x.row is not None and x.row.keys]
 
 
 def per_token(case):
@@ -53,7 +52,7 @@ def test_a_cut_anywhere(case, dtype):
             close(x, y, atol=atol)
 
 
-@each(CASES + BLOCKS)
+@each(CASES + BLOCKS + MORE)
 @DTYPES
 @looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):
@@ -179,12 +178,12 @@ def test_steps(case, dtype, in_place):
         assert o.dtype == whole.dtype
         assert all((x is y) is in_place for x, y in zip(flat(state), flat(before), strict=True))
         unit = roundings(2, whole, dtype=whole.dtype)
-        close(o.astype(float), whole[:, t].astype(float), atol=slack + unit)
+        close(wide(o), wide(whole[:, t]), atol=slack + unit)
     for x, y in zip(flat(state), flat(last), strict=True):
         close(x, y, atol=slack)
 
 
-@EACH
+@each(CASES)
 def test_a_state_of_zeros_changes_no_bit(case):
     """That of no tokens; and asking for the last state changes no output."""
     operands = case.operands((2,), N)
@@ -198,5 +197,16 @@ def test_a_state_of_zeros_changes_no_bit(case):
     assert_same(case.backward(operands, grad_state=grad), grads)
 
 
-def test_every_recurrence_is_here():
-    assert {*RECURRENCES} - {x.name for x in CASES} == {"noncausal"}
+@EACH
+@looped(lead=[(), (2, 3)])
+def test_no_sequence_at_all(case, lead):
+    operands, cuts = case.operands(lead, 0), {"cu_seqlens": [0]}
+    o, end = case.forward(operands, **cuts)
+    assert o.shape == operands["grad_out"].shape
+    own = flat(case.state(lead))
+    assert [x.shape for x in flat(end)] == [(*lead, 0, *x.shape[len(lead) :]) for x in own]
+    for more in ({}, {"initial_state": end, "grad_state": end}):
+        grads = case.backward(operands, **cuts, **more)
+        for x, name in zip(grads, case.letters, strict=False):
+            assert x.shape == operands[name].shape
+        assert not more or [x.shape for x in flat(grads[-1])] == [x.shape for x in flat(end)]

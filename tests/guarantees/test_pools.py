@@ -7,7 +7,7 @@ from fused_cases import LAYERS, ROUNDINGS, make, wide
 from memory import traced
 from slow import each, looped, slow
 from states import flat
-from table import CASES, FIRST, apply, rows, same
+from table import CASES, COMPLEX, FIRST, MORE, apply, rows, same
 
 import linattn
 from linattn import FusedState, State, reference
@@ -18,7 +18,7 @@ P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = each(CASES)
+every_case = each(CASES + MORE)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -122,46 +122,6 @@ def test_rows_that_are_only_read_may_repeat(case):
     assert same(case.backward(operands, **options), case.backward(operands, initial_state=own))
 
 
-def test_complex_scan():
-    rng = np.random.default_rng(0)
-    a, x = (rng.standard_normal((B, N, 4)) + 1j * rng.standard_normal((B, N, 4)) for _ in range(2))
-    pool = State(rng.standard_normal((P, 4)) * 1j)
-    before, own = apply(np.array, pool), rows(pool, INDICES)
-    expected, last = linattn.linear_scan(a, x, initial_state=own, return_state=True)
-    o, after = linattn.linear_scan(
-        a, x, initial_state=pool, state_indices=INDICES, return_state=True
-    )
-    assert after is pool
-    assert same([o, rows(pool, INDICES)], [expected, last])
-    o, after = linattn.linear_scan_step(a[:, 0], x[:, 0], pool, state_indices=INDICES)
-    assert same([o, rows(after, INDICES)], linattn.linear_scan_step(a[:, 0], x[:, 0], last))
-    assert same(rows(pool, OTHERS), rows(before, OTHERS))
-    grads = linattn.linear_scan_backward(a, x, x, initial_state=pool, state_indices=INDICES)
-    own = rows(pool, INDICES)
-    assert same(grads, linattn.linear_scan_backward(a, x, x, initial_state=own))
-
-
-@pytest.mark.parametrize("feature_map", ["dpfp", "random"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_maps_that_are_objects(feature_map, normalize):
-    rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((B, N, 4)) for _ in range(3))
-    if feature_map == "random":
-        feature_map = linattn.feature_maps.PositiveRandomFeatures.sample(4, 9, rng=0)
-    options = {"feature_map": feature_map, "normalize": normalize}
-    tokens = (rng.standard_normal((P, N, 4)) for _ in range(3))
-    _, pool = linattn.causal(*tokens, **options, return_state=True)
-    own = rows(pool, INDICES)
-    expected, own = linattn.step(q[:, 0], k[:, 0], v[:, 0], own, **options)
-    o, _ = linattn.step(q[:, 0], k[:, 0], v[:, 0], pool, **options, state_indices=INDICES)
-    assert same([o, rows(pool, INDICES)], [expected, own])
-    expected = linattn.causal(q, k, v, **options, initial_state=own, return_state=True)
-    o, _ = linattn.causal(
-        q, k, v, **options, initial_state=pool, state_indices=INDICES, return_state=True
-    )
-    assert same([o, rows(pool, INDICES)], expected)
-
-
 def test_threads(threads):
     """Rows of large pools, by several threads: the same bits."""
     rng = np.random.default_rng(0)
@@ -215,7 +175,7 @@ def test_dask_arrays():
         linattn.causal(q, q, q, state_at=[1], return_state=True)
 
 
-@every_case
+@each(CASES + COMPLEX)
 def test_steps_against_the_twin(case):
     operands, pool = case.operands((B, H), 1), case.state((P, H))
     twin = getattr(reference, case.step)

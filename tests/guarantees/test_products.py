@@ -324,10 +324,11 @@ def test_layouts_and_places(isa, threads, name, width):
             assert_same(linattn.causal(q[i], k[0], v[0]), shared[i])
 
 
-def test_plain_and_native_products_agree(isa):
-    """To the bit, where nothing else depends on the length of vectors."""
-    names = [x for x in settings.available_isas() if x in ("x86-64-v3", "x86-64-v4")]
-    if len(names) < 2 or not _linattn.has_bfloat16_products:
+@pytest.mark.parametrize("amx", ["", ", AMX"])
+def test_plain_and_native_products_agree(isa, amx):
+    """To the bit, where nothing else depends on the length of vectors; so do the sums of AMX."""
+    names = [x + amx for x in settings.available_isas() if x in ("x86-64-v3", "x86-64-v4")]
+    if len(names) < 2 or not (amx or _linattn.has_bfloat16_products):
         pytest.skip("no AVX512-BF16 here")
     q, k, v, g, _ = draw(300, 70, 70, (2,))
     found = []

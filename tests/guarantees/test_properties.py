@@ -2,18 +2,16 @@
 
 from itertools import pairwise
 
-import adjoint
 import numpy as np
 import pytest
 from bounds import close, softmax_units
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slow import each
-from states import assert_same, drawn, flat
-from table import ATTENTION, CASES, ROUNDINGS, RULES, allowed
+from states import assert_same, flat
+from table import ATTENTION, CASES, ROUNDINGS, allowed
 
 import linattn
-from linattn import State, reference
 
 EACH = each(CASES, "rule")
 #: Those whose tokens come one after the other, from the first.
@@ -160,27 +158,3 @@ def test_packed_is_a_loop(rule, sizes, seed, dtype, gates, data):
     for name, x in zip(names, grads, strict=True):
         if name in shared:
             close(x, shared[name], atol=allowed(x, shared[name], sides=2 * len(cuts)))
-
-
-@pytest.mark.slow
-@each(RULES, "rule")
-@PROPERTY
-@given(sizes=SOME, seed=SEEDS, gates=st.sampled_from(["weak", "strong", "growing"]))
-def test_adjoint(rule, sizes, seed, gates):
-    """<g, J t> = <J^T g, t>, J t by one complex step through the twin, states on both sides."""
-    assume(sizes[0] <= 40)
-    n, d, m = sizes
-    arrays = rule.operands((), n, d=d, m=m, seed=seed, gates=gates)
-    rng = np.random.default_rng(seed)
-    normalize = rule.options.get("normalize", False)
-    first, last = (drawn(rule.row, rng, rule.core(d, m), normalize) for _ in range(2))
-    leaves = {name: x for name, x in arrays.items() if name != "grad_out"}
-
-    def twin(*moved):
-        given = dict(zip(leaves, moved, strict=False))
-        begin = State(*moved[len(given) :])
-        return rule.forward(given, reference, initial_state=begin)
-
-    gradients = rule.backward(arrays, initial_state=first, grad_state=last)
-    cotangents = [arrays["grad_out"], *flat(last)]
-    adjoint.check(twin, [*leaves.values(), *flat(first)], cotangents, gradients, rng)

@@ -1,6 +1,5 @@
-"""The twin against itself: gradients by complex steps, options against plain calls."""
-
-from itertools import pairwise
+"""What twins do alone; their values are those of the kernels, and test_adjoint.py has their
+gradients."""
 
 import numpy as np
 import pytest
@@ -13,29 +12,6 @@ from linattn.reference import softmax as ref_softmax
 
 EPS = np.finfo(float).eps
 STEP = 1e-30  # a complex step has no cancellation, so it can be as small as one likes
-ANY_MAP = [*maps.MAPS, maps.DPFP(), maps.DPFP(nu=3, normalize=False)]
-
-
-def complex_step(f, arrays, which):
-    """Gradient of the scalar f(*arrays) with respect to arrays[which]."""
-    grad = np.empty(arrays[which].shape)
-    for index in np.ndindex(grad.shape):
-        moved = [x.astype(complex) for x in arrays]
-        moved[which][index] += 1j * STEP
-        grad[index] = f(*moved).imag / STEP
-    return grad
-
-
-def operands(rng, n=5, s=5, d=3, m=2, lead=(2,)):
-    shapes = [(*lead, n, d), (1, s, d), (s, m), (*lead, n, m)]  # k and v are broadcast
-    return [rng.uniform(0.2, 1.5, shape) * rng.choice([-1, 1], shape) for shape in shapes]
-
-
-def positive(feature_map, normalize, q, k):
-    """Under a normaliser the identity map needs weights that cannot cancel."""
-    if normalize and feature_map == "identity":
-        return abs(q), abs(k)
-    return q, k
 
 
 @pytest.mark.parametrize("feature_map", maps.MAPS)
@@ -59,78 +35,6 @@ def test_maps_at_the_edges():
     assert maps.get("relu").backward(np.zeros(1), np.ones(1)) == 0
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("feature_map", ANY_MAP, ids=str)
-def test_gradients(feature_map, normalize):
-    rng = np.random.default_rng(1)
-    for operator, s in [("causal", 5), ("noncausal", 4), ("noncausal", 7)]:
-        q, k, v, g = operands(rng, s=s)
-        q, k = positive(feature_map, normalize, q, k)
-        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.7, "eps": 0.1}
-        options["key_lengths"] = np.array([3, 2])
-        forward = getattr(ref, operator)
-        grads = getattr(ref, f"{operator}_backward")(q, k, v, g, **options)
-
-        def loss(q, k, v, forward=forward, g=g, options=options):
-            return (g * forward(q, k, v, **options)).sum()
-
-        for which, grad in enumerate(grads):
-            expected = complex_step(loss, [q, k, v], which)
-            close(grad, expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gradients_of_states(normalize):
-    rng = np.random.default_rng(2)
-    q, k, v, g = operands(rng, n=6, s=6)
-    ends = [0, 2, 2, 6]
-    s0, z0 = rng.random((3, 3, 2)), rng.random((2, 3, 3))  # the s of both batch entries is shared
-    ds, dz = rng.standard_normal((2, 2, 3, 3, 2)), rng.standard_normal((2, 3, 3))
-    ds = ds[0]
-    options = {"normalize": normalize, "eps": 0.1, "cu_seqlens": ends}
-
-    def state(s, z):
-        return ref.State(s, z if normalize else None)
-
-    def loss(q, k, v, s0, z0):
-        o, last = ref.causal(q, k, v, initial_state=state(s0, z0), return_state=True, **options)
-        total = (g * o).sum() + (ds * last.s).sum()
-        return total + (dz * last.z).sum() if normalize else total
-
-    *grads, start = ref.causal_backward(
-        q, k, v, g, initial_state=state(s0, z0), grad_state=state(ds, dz), **options
-    )
-    grads += [start.s, start.z] if normalize else [start.s]
-    for which, grad in enumerate(grads):
-        expected = complex_step(loss, [q, k, v, s0, z0], which)
-        close(grad, expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("channels", [True, False])
-@pytest.mark.parametrize("feature_map", ["identity", "elu", maps.DPFP(nu=2)], ids=str)
-def test_gradients_of_delta(feature_map, channels):
-    rng = np.random.default_rng(3)
-    q, k, v, g = operands(rng, n=6, s=6)
-    f = maps.get(feature_map)(k).shape[-1]
-    beta = rng.random((2, 6, 2) if channels else (1, 6))
-    s0, ds = rng.standard_normal((3, f, 2)), rng.standard_normal((2, 3, f, 2))
-    options = {"feature_map": feature_map, "scale": 0.7}
-    options |= {"cu_seqlens": [0, 2, 2, 6], "key_lengths": [5, 1]}
-
-    def loss(q, k, v, beta, s0):
-        start = ref.State(s0, None)
-        o, last = ref_delta.delta(q, k, v, beta, initial_state=start, return_state=True, **options)
-        return (g * o).sum() + (ds * last.s).sum()
-
-    *grads, start = ref_delta.delta_backward(
-        q, k, v, beta, g,
-        initial_state=ref.State(s0, None), grad_state=ref.State(ds, None), **options,
-    )  # fmt: skip
-    for which, grad in enumerate([*grads, start.s]):
-        expected = complex_step(loss, [q, k, v, beta, s0], which)
-        close(grad, expected, rtol=1e-11, atol=1e-12)
-
-
 def test_dpfp_is_its_definition():
     rng = np.random.default_rng(4)
     x = rng.standard_normal((5, 4))
@@ -142,59 +46,6 @@ def test_dpfp_is_its_definition():
     zero = np.zeros((2, 4))
     assert not maps.DPFP()(zero).any()
     assert not maps.DPFP().backward(zero, np.ones((2, 8))).any()
-
-
-def test_packed_is_a_loop_over_sequences():
-    rng = np.random.default_rng(5)
-    q, k, v, _ = operands(rng, n=9, s=9)
-    beta, ends = rng.random((2, 9)), [0, 4, 4, 9]
-    s0, z0 = rng.random((2, 3, 3, 2)), rng.random((2, 3, 3))
-    out, last = ref.causal(
-        q, k, v, cu_seqlens=ends, initial_state=ref.State(s0, z0), return_state=True
-    )
-    for r, (i, j) in enumerate(pairwise(ends)):
-        start = ref.State(s0[:, r], z0[:, r])
-        token = (..., slice(i, j), slice(None))
-        o, state = ref.causal(q[token], k[token], v[token], initial_state=start, return_state=True)
-        np.testing.assert_array_equal(out[token], o)
-        np.testing.assert_array_equal(last.s[:, r], state.s)
-        np.testing.assert_array_equal(last.z[:, r], state.z)
-    out = ref_delta.delta(q, k, v, beta, cu_seqlens=ends)
-    np.testing.assert_array_equal(
-        out[..., 4:, :], ref_delta.delta(q[..., 4:, :], k[..., 4:, :], v[..., 4:, :], beta[..., 4:])
-    )
-
-
-def test_steps_are_causal():
-    rng = np.random.default_rng(6)
-    q, k, v, _ = operands(rng, n=4, s=4, lead=())
-    beta = rng.random(4)
-    k = k[0]
-    state = ref.State(np.zeros((3, 2)), np.zeros(3))
-    memory = ref.State(np.zeros((3, 2)), None)
-    expected, expected_delta = ref.causal(q, k, v), ref_delta.delta(q, k, v, beta)
-    for i in range(4):
-        o, state = ref.step(q[i], k[i], v[i], state)
-        close(o, expected[i], atol=0, rtol=1e-14)
-        o, memory = ref_delta.delta_step(q[i], k[i], v[i], beta[i], memory)
-        close(o, expected_delta[i], atol=0, rtol=1e-13)
-
-
-def test_padding_does_not_exist():
-    rng = np.random.default_rng(7)
-    q, k, v, g = operands(rng, n=6, s=6)
-    k, v = np.array(np.broadcast_to(k, (2, 6, 3))), np.array(np.broadcast_to(v, (2, 6, 2)))
-    lengths = [0, 4]
-    k[0], v[0], k[1, 4:], v[1, 4:] = 4 * [np.nan]
-    out = ref.noncausal(q, k, v, key_lengths=lengths)
-    np.testing.assert_array_equal(out[0], 0)
-    close(out[1], ref.noncausal(q[1], k[1, :4], v[1, :4]), atol=0, rtol=1e-14)
-    causal = ref.causal(q, k, v, key_lengths=lengths)
-    close(causal[1, 3:], out[1, 3:], atol=0, rtol=1e-13)
-    for backward in (ref.causal_backward, ref.noncausal_backward):
-        dq, dk, dv = backward(q, k, v, g, key_lengths=lengths)
-        assert np.isfinite(dq).all()
-        assert not dk[0].any() and not dv[0].any() and not dk[1, 4:].any() and not dv[1, 4:].any()
 
 
 def test_longdouble_and_complex_are_kept():

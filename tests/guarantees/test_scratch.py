@@ -15,7 +15,7 @@ from cases import MAPS
 from every_call import every_call
 from isas import ISAS
 from slow import crossed
-from table import RULES
+from table import ALL, RULES, first_of
 
 import linattn
 from linattn import State, _linattn, feature_maps
@@ -59,7 +59,7 @@ def operands(n: int, s: int, d: int, m: int, dtype: type) -> SimpleNamespace:
     wide = np.float64 if dtype is np.float64 else np.float32
     shapes = {
         "q": (n, d), "k": (s, d), "v": (s, m), "K": (n, d), "V": (n, m), "g": (n, m),
-        "beta": (n,), "channels": (n, m), "E": (s, 5), "F": (s, 5),
+        "E": (s, 5), "F": (s, 5),
     }  # fmt: skip
     x = {name: rng.standard_normal((2, *shape)).astype(dtype) for name, shape in shapes.items()}
     x["K"] = (x["K"] / np.sqrt(d)).astype(dtype)
@@ -67,42 +67,26 @@ def operands(n: int, s: int, d: int, m: int, dtype: type) -> SimpleNamespace:
     return SimpleNamespace(**x, n=n, s=s, d=d, m=m, state=state)
 
 
-def linear(x: SimpleNamespace) -> Iterator:
-    cuts = [0, x.n // 3, x.n // 3, x.n]
-    several = State(np.stack([x.state.s] * 3, 1), np.stack([x.state.z] * 3, 1))
-    token = (x.q[:, 0], x.K[:, 0], x.V[:, 0])
-    for feature_map, normalize in product(MAPS, (True, False)):
-        options = {"feature_map": feature_map, "normalize": normalize}
-        state = x.state if normalize else State(x.state.s)
-        packed = several if normalize else State(several.s)
-        both = {**options, "initial_state": state, "grad_state": state}
-        yield linattn.causal(x.q, x.K, x.V, initial_state=state, return_state=True, **options)
-        yield linattn.causal(x.q, x.K[:1], x.V[:1], **options)
-        yield linattn.causal_backward(x.q, x.K, x.V, x.g, key_lengths=x.n // 2, **both)
-        yield linattn.causal(
-            x.q, x.K, x.V, cu_seqlens=cuts, initial_state=packed, return_state=True, **options
-        )
-        yield linattn.causal_backward(x.q, x.K, x.V, x.g, cu_seqlens=cuts, **options)
-        yield linattn.noncausal(x.q, x.k, x.v, **options)
-        yield linattn.noncausal_backward(x.q, x.k, x.v, x.g, key_lengths=x.s // 2, **options)
-        yield linattn.step(*token, state, **options)
-
-
-def delta(x: SimpleNamespace) -> Iterator:
-    cuts = [0, x.n // 3, x.n // 3, x.n]
-    state, several = State(x.state.s), State(np.stack([x.state.s] * 3, 1))
-    for feature_map, beta in product(("identity", "elu"), (x.beta, x.channels)):
-        options = {"feature_map": feature_map, "scale": 0.5}
-        both = {**options, "initial_state": state}
-        yield linattn.delta(x.q, x.K, x.V, beta, return_state=True, **both)
-        yield linattn.delta_backward(x.q, x.K, x.V, beta, x.g, grad_state=state, **both)
-        yield linattn.delta(
-            x.q, x.K, x.V, beta, cu_seqlens=cuts, initial_state=several, return_state=True,
-            **options,
-        )  # fmt: skip
-        yield linattn.delta_backward(x.q, x.K, x.V, beta, x.g, key_lengths=x.n // 2, **options)
-        token = (x.q[:, 0], x.K[:, 0], x.V[:, 0], beta[:, 0])
-        yield linattn.delta_step(*token, state, **options)
+def mapped(x: SimpleNamespace) -> Iterator:
+    """Every fused map, with states, lengths, packed sequences and shared keys."""
+    cuts, sizes = [0, x.n // 3, x.n // 3, x.n], {"d": x.d, "m": x.m}
+    rows = [y for y in first_of(ALL) if y.name in ("causal", "noncausal", "delta")]
+    for case, phi, normalize in product(rows, MAPS, (True, False)):
+        if not (normalize or case.row.normalizer):
+            continue
+        options = {"normalize": normalize} if case.row.normalizer else {}
+        case = case._replace(options=case.options | options | {"feature_map": phi})
+        arrays = case.operands((2,), x.n, s=x.s, **sizes, dtype=x.q.dtype)
+        keys = {"key_lengths": (x.s if case.row.cross else x.n) // 2}
+        if not case.held:
+            yield case.results(arrays, **keys)
+            continue
+        own = {**sizes, "dtype": x.state.s.dtype}
+        state, several = (case.state(lead, **own) for lead in ((2,), (2, 3)))
+        yield case.results(arrays, initial_state=state, grad_state=state, **keys)
+        yield case.results(arrays, initial_state=several, cu_seqlens=cuts)
+        yield case.call(arrays | {name: arrays[name][:1] for name in "kv"})
+        yield case.one_step(arrays, 0, state)
 
 
 def convolution(x: SimpleNamespace) -> Iterator:
@@ -143,7 +127,7 @@ def map_objects(d: int) -> Iterator:
             yield feature_maps.GeneralizedRandomFeatures.sample(d, f, fn=name)
 
 
-def mapped(x: SimpleNamespace) -> Iterator:
+def objects(x: SimpleNamespace) -> Iterator:
     for phi in map_objects(x.d):
         y = phi(x.q)
         yield y
@@ -189,7 +173,7 @@ def packed(x: SimpleNamespace) -> Iterator:
         yield rule.backward(arrays, cu_seqlens=cuts)
 
 
-FAMILIES = [linear, delta, convolution, softmax, mapped, elementwise, every, packed]
+FAMILIES = [mapped, convolution, softmax, objects, elementwise, every, packed]
 
 
 def flat(result) -> list[np.ndarray]:

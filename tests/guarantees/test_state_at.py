@@ -1,5 +1,6 @@
 """`state_at`: the states after some tokens are those of sequences that end there."""
 
+from functools import partial
 from itertools import pairwise
 
 import bounds
@@ -8,7 +9,7 @@ import pytest
 from bounds import roundings
 from slow import each, looped
 from states import flat
-from table import CASES, FIRST, apply, rows, same
+from table import CASES, COMPLEX, FIRST, MORE, SHARED, apply, normal_like, rows, same
 
 import linattn
 from linattn import State, reference
@@ -18,7 +19,7 @@ POSITIONS = [8, 0, 3, 3, 4, N]
 
 WITH_LENGTHS = [x for x in CASES if x.row.keys]
 
-every_case = each(CASES)
+every_case = each(CASES + MORE)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -57,7 +58,7 @@ def by_hand(case, operands, positions, start, **more):
     return np.concatenate(outputs, len(LEAD)), [states[p] for p in positions]
 
 
-@every_case
+@each(CASES + COMPLEX)
 @looped(dtype=["float64", "float16"])
 @looped(with_start=[True, False])
 def test_equal_to_cutting_by_hand(case, dtype, with_start):
@@ -97,6 +98,26 @@ def test_every_position(case):
     for p in range(N + 1):
         _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
         close(position(states, p), expected)
+
+
+@every_recurrence
+def test_without_leading_axes(case):
+    """The states, and gradients, of the only head of an axis."""
+
+    def headed(x):
+        return apply(lambda y: y[None], x)
+
+    operands, start = case.operands((), N), case.state(())
+    one = {x: y if x in SHARED else y[None] for x, y in operands.items()}
+    o, states = case.forward(operands, initial_state=start, state_at=[5, 6, N])
+    more = {"state_at": [5, 6, N], "initial_state": headed(start)}
+    assert same((o[None], headed(states)), case.forward(one, **more))
+    *grads, last = case.backward(
+        operands, initial_state=start, grad_state=states, state_at=[5, 6, N]
+    )
+    *expected, end = case.backward(one, grad_state=headed(states), **more)
+    assert same(headed(last), end)
+    assert same([x.reshape(y.shape) for x, y in zip(grads, expected, strict=True)], expected)
 
 
 @every_recurrence
@@ -182,7 +203,7 @@ def test_gradients(case, with_start):
     start = case.state(LEAD) if with_start else None
     _, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
     rng = np.random.default_rng(0)
-    cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
+    cotangents = apply(partial(normal_like, rng), states)
     grads = case.backward(operands, initial_state=start, grad_state=cotangents, state_at=POSITIONS)
     zeros = position(apply(np.zeros_like, cotangents), 0)
     total = flat(case.backward(operands, initial_state=start, grad_state=zeros))
@@ -227,27 +248,6 @@ def test_gradients_of_broadcast_operands_and_16_bits(case):
             assert same(x, y.astype(x.dtype))
 
 
-def test_complex_scan():
-    rng = np.random.default_rng(0)
-    a, x, g = (rng.standard_normal((N, 4)) + 1j * rng.standard_normal((N, 4)) for _ in range(3))
-    for reverse in (False, True):
-        cut = slice(N - 3, N) if reverse else slice(0, 3)
-        o, states = linattn.linear_scan(a, x, reverse=reverse, return_state=True, state_at=[3])
-        expected = linattn.linear_scan(a, x, reverse=reverse)
-        _, state = linattn.linear_scan(a[cut], x[cut], reverse=reverse, return_state=True)
-        close([o, states.s[0]], [expected, state.s])
-        grads = linattn.linear_scan_backward(
-            a, x, g, reverse=reverse, grad_state=states, state_at=[3]
-        )
-        da, dx = linattn.linear_scan_backward(a, x, g, reverse=reverse)
-        more = linattn.linear_scan_backward(
-            a[cut], x[cut], 0 * x[cut], reverse=reverse, grad_state=state
-        )
-        da[cut] += more[0]
-        dx[cut] += more[1]
-        close(grads, [da, dx, grads[2].s], count=4096)
-
-
 def test_broadcast_factors():
     """A factor that all tokens share is not cut."""
     rng = np.random.default_rng(0)
@@ -268,30 +268,10 @@ def test_broadcast_factors():
         close(da, total, count=4096)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_maps_that_are_objects(normalize):
-    rng = np.random.default_rng(0)
-    q, k, v, g = (rng.standard_normal((2, N, 4)) for _ in range(4))
-    phi = linattn.feature_maps.PositiveRandomFeatures.sample(4, 9, rng=0)
-    options = {"feature_map": phi, "normalize": normalize}
-    o, states = linattn.causal(q, k, v, **options, return_state=True, state_at=[3, N])
-    expected, last = linattn.causal(q, k, v, **options, return_state=True)
-    close([o, position(states, 1, (2,))], [expected, last])
-    grads = linattn.causal_backward(q, k, v, g, **options, grad_state=states, state_at=[3, N])
-    assert [x.shape for x in grads[:3]] == [x.shape for x in (q, k, v)]
-    alone = linattn.causal_backward(
-        q, k, v, g, **options, state_at=[N],
-        grad_state=apply(lambda x: x.take([1], 1), states),
-    )  # fmt: skip
-    close(
-        alone, linattn.causal_backward(q, k, v, g, **options, grad_state=position(states, 1, (2,)))
-    )
-
-
 # --- the twins ------------------------------------------------------------------
 
 
-@every_case
+@each(CASES + COMPLEX)
 def test_against_the_twin(case):
     """Rows of a pool and states at positions at once, and their gradients."""
     operands, pool, indices = case.operands(LEAD, N), case.state((7, 2)), [5, 0, 3]
@@ -303,7 +283,7 @@ def test_against_the_twin(case):
     states = expected[1][1]
     if isinstance(pool, State) and not isinstance(states, tuple):  # the twins of scans
         states = State(states)
-    cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
+    cotangents = apply(partial(normal_like, rng), states)
     options = {"state_indices": indices, "state_at": POSITIONS}
     grads = case.backward(operands, reference, initial_state=pool, grad_state=cotangents, **options)
     given = apply(np.array, pool)

@@ -1,23 +1,15 @@
-"""The pool: the same bits for any number of threads, concurrent callers, forks, moved processes."""
+"""The pool: the same bits for any number of threads, after forks, in moved processes."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import BACKWARD, FORWARD, Case, call, make
 from slow import grid, slow
 from states import assert_same, flat
 
 import linattn
 
-OPERATORS = FORWARD + BACKWARD
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-
-
-def results(case, operands):
-    result = call(linattn, case, operands)
-    return result if case.backward else (result,)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -70,50 +62,6 @@ def test_a_state_of_which_some_columns_are_zero(threads, backward):
         np.testing.assert_array_equal(x, found[0])
 
 
-def test_concurrent_callers(threads):
-    """Python threads share the pool, whatever each of them calls, while its size changes."""
-    cases = [Case(operator, 500, 16, 16 + i, lead=(2,)) for i, operator in enumerate(OPERATORS * 2)]
-    operands = [make(case, seed=i) for i, case in enumerate(cases)]
-    threads(1)
-    expected = [results(*pair) for pair in zip(cases, operands, strict=True)]
-    threads(4)
-    with ThreadPoolExecutor(8) as pool:
-        futures = [
-            (i, pool.submit(results, cases[i], operands[i]))
-            for _ in range(20)
-            for i in range(len(cases))
-        ]
-        for i, future in futures:
-            threads(1 + i % 4)
-            for x, y in zip(future.result(timeout=60), expected[i], strict=True):
-                np.testing.assert_array_equal(x, y)
-
-
-FORK = """
-import os, signal, sys, warnings
-import linattn, numpy as np
-warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of any fork beside a thread
-linattn.set_num_threads(4)
-q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
-expected = linattn.causal(q, q, q)
-for generation in range(3):
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)  # a child that hangs dies of it
-        same = np.array_equal(linattn.causal(q, q, q), expected)
-        same = same and linattn.get_num_threads() == 4
-        grandchild = os.fork()
-        if grandchild == 0:
-            signal.alarm(20)
-            os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
-        _, status = os.waitpid(grandchild, 0)
-        os._exit(not (same and status == 0))
-    assert np.array_equal(linattn.causal(q, q, q), expected)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, status
-print("done")
-"""
-
 FORK_WHILE_BUSY = """
 import os, signal, threading, warnings
 import linattn, numpy as np
@@ -141,30 +89,13 @@ finally:
 print("done")
 """
 
-MULTIPROCESSING = """
-import multiprocessing, warnings
-import linattn, numpy as np
-warnings.simplefilter("ignore", DeprecationWarning)
-q = np.random.default_rng(0).standard_normal((4, 8, 500, 16)).astype("f4")
-def work(i):
-    return linattn.causal(q[i], q[i], q[i])
-if __name__ == "__main__":
-    linattn.set_num_threads(2)
-    expected = linattn.causal(q, q, q)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        result = pool.map_async(work, range(4)).get(timeout=40)
-    assert np.array_equal(np.stack(result), expected)
-    print("done")
-"""
-
 
 @pytest.mark.any_isa
 @needs_posix
-@pytest.mark.parametrize("script", [FORK, FORK_WHILE_BUSY, MULTIPROCESSING])
 @pytest.mark.parametrize("spin_time", [*slow(""), "100000"])
-def test_fork(interpreter, script, spin_time):
+def test_fork_while_busy(interpreter, spin_time):
     """Beside workers that sleep, and workers that wait awake."""
-    stdout, _ = interpreter(script, LINATTN_SPIN_TIME=spin_time)
+    stdout, _ = interpreter(FORK_WHILE_BUSY, LINATTN_SPIN_TIME=spin_time)
     assert stdout.strip() == "done"
 
 

@@ -84,7 +84,7 @@ LEAD, SIZES = (2, 3), {"d": 6, "m": 7}
 
 
 @looped(dtype=DTYPES)
-@each([x for x in table.ALL if x.row is not None])
+@each([x for x in table.ALL if x.row is not None] + table.COMPLEX)
 def test_is_what_the_wrapper_calls(case, dtype):
     """In the documented order of operands."""
     lead = () if table.SHARED & {*case.letters} else LEAD  # else gradients are summed
@@ -97,7 +97,7 @@ def test_is_what_the_wrapper_calls(case, dtype):
 
 
 @looped(dtype=DTYPES)
-@each(table.CASES)
+@each(table.CASES + table.COMPLEX)
 def test_states_are_what_the_wrapper_calls(case, dtype):
     """Of r sequences, and of one token, whose state may be updated in place."""
     lead = () if table.SHARED & {*case.letters} else LEAD

@@ -10,7 +10,20 @@ from isas import ISAS
 from operands import vanishes
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, ROUNDINGS, SHARED, Case, apply, covering, first_of, wide
+from table import (
+    ALL,
+    BLOCKS,
+    COMPLEX,
+    MAPPED,
+    MORE,
+    ROUNDINGS,
+    SHARED,
+    Case,
+    apply,
+    covering,
+    first_of,
+    wide,
+)
 
 from linattn import feature_maps, reference
 
@@ -23,7 +36,7 @@ EACH = each(ALL + BLOCKS)
 FIRST, COVERING = first_of(ALL), covering(ALL + BLOCKS)
 #: n, d, m: within and around vectors, chunks and panels.
 SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
-MAPPED = [x for x in ALL if x.row is not None and x.row.mapped]
+WITH_MAPS = [x for x in ALL if x.row is not None and x.row.mapped]
 
 
 def states(case: Case, lead, dtype, **widths) -> dict:
@@ -114,7 +127,7 @@ def test_gates(case, gates, dtype):
     check(case, operands, **states(case, (2,), dtype, d=6))
 
 
-@each(MAPPED)
+@each(WITH_MAPS)
 @looped(phi=[*MAPS, feature_maps.DPFP(nu=2)])
 def test_maps(case, phi):
     """Fused maps, and one that is an object, whose features sum to 1."""
@@ -137,7 +150,7 @@ def test_maps(case, phi):
             close(x, y, atol=roundings(2 * ROUNDINGS, y))
 
 
-@EACH
+@each(ALL + BLOCKS + MAPPED)
 @looped(dtype=[np.float16, bfloat16])
 @looped(gates=[np.float32, None])
 def test_sixteen_bits(case, dtype, gates):
@@ -163,7 +176,7 @@ def test_sixteen_bits(case, dtype, gates):
         assert_same(state, after)
 
 
-@EACH
+@each(ALL + BLOCKS + MORE)
 @looped(dtype=["float32", "float64"])
 def test_leading_axes_broadcast(case, dtype):
     """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
@@ -185,7 +198,7 @@ def test_leading_axes_broadcast(case, dtype):
             close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
 
 
-@EACH
+@each(ALL + BLOCKS + COMPLEX)
 def test_nothing_to_compute(case):
     """No heads, tokens, channels or states give empty or zero results, and the state stays."""
     for letter in "bnsdmf":

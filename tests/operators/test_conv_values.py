@@ -3,38 +3,11 @@
 import numpy as np
 import pytest
 from bounds import close, excess, roundings
-from conv_cases import ACTIVATIONS, DTYPES, check_backward, check_forward, make
+from conv_cases import DTYPES, check_backward, check_forward, make
 from onnx_cases import onnx_cases
 
 import linattn
 from linattn.reference import conv as ref
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_twin_by_complex_steps(activation):
-    """Every derivative of the twin, one number at a time."""
-    x, weight, b, g, state, last = make(5, 2, 3, lead=())
-    cuts = [0, 2, 2, 5]
-    states = np.stack([state, 2 * state, state - 1])
-    lasts = np.stack([last, last + 1, 3 * last])
-
-    def loss(x, weight, b, state):
-        o, s = ref.causal_conv1d(
-            x, weight, b, activation=activation, cu_seqlens=cuts, initial_state=state,
-            return_state=True,
-        )  # fmt: skip
-        return (g * o).sum() + (lasts * s).sum()
-
-    operands = [x, weight, b, states]
-    grads = ref.causal_conv1d_backward(
-        x, weight, g, b, activation=activation, cu_seqlens=cuts, initial_state=states,
-        grad_state=lasts,
-    )  # fmt: skip
-    for i, grad in enumerate(grads):
-        for at in np.ndindex(grad.shape):
-            moved = [y.astype(complex) for y in operands]
-            moved[i][at] += 1e-30j
-            close(grad[at], loss(*moved).imag / 1e-30, atol=1e-13)
 
 
 def test_as_a_plain_convolution():

@@ -27,28 +27,24 @@ def test_beta_by_its_axes():
     close(square, expected, atol=roundings(ROUNDINGS, expected))
 
 
-def test_step_takes_a_number():
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_steps_take_a_number(dtype):
     """A Python number has no dtype of its own."""
-    q, k, v = (np.ones(3, "f4") for _ in range(3))
-    o, state = linattn.delta_step(q, k, v, 0.5, linattn.State(np.zeros((3, 3), "f4")))
-    assert o.dtype == state.s.dtype == np.float32
+    q = k = v = np.ones(3, dtype)
+    state = linattn.State(np.zeros((3, 3), "f4"))
+    phi = linattn.feature_maps.DPFP()
+    wide = linattn.State(np.zeros((phi.features(3), 3), "f4"))
+    for o, end in (
+        linattn.delta_step(q, k, v, 0.1, state),
+        linattn.delta_step(q, k, v, 0.1, wide, feature_map=phi),
+        linattn.gated_step(q, k, v, -0.1, state),
+        linattn.gated_delta_step(q, k, v, -0.1, 1, state),
+    ):
+        assert o.dtype == dtype and end.s.dtype == np.float32
+    expected = linattn.delta_step(q, k, v, dtype(0.1), state)[0]
+    np.testing.assert_array_equal(linattn.delta_step(q, k, v, 0.1, state)[0], expected)
     with pytest.raises(ValueError, match="delta_step: beta is too large for a float"):
         linattn.delta_step(q, k, v, 10**400, state)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_steps_of_16_bits_take_a_number(dtype):
-    """Which does not widen the result."""
-    q = np.ones(3, dtype)
-    state = linattn.State(np.zeros((3, 3), "f4"))
-    for o, _ in (
-        linattn.delta_step(q, q, q, 0.1, state),
-        linattn.gated_step(q, q, q, -0.1, state),
-        linattn.gated_delta_step(q, q, q, -0.1, 1, state),
-    ):
-        assert o.dtype == dtype
-    expected = linattn.delta_step(q, q, q, dtype(0.1), state)[0]
-    np.testing.assert_array_equal(linattn.delta_step(q, q, q, 0.1, state)[0], expected)
 
 
 def test_a_strength_a_head_in_place():

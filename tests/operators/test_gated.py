@@ -43,13 +43,6 @@ def test_an_infinite_memory_stays_infinite(case):
     np.testing.assert_array_equal(np.isinf(end.s), np.isinf(start))
 
 
-def test_step_takes_a_number():
-    """A Python number has no dtype of its own."""
-    q, k, v = (np.ones(3, "f4") for _ in range(3))
-    o, state = linattn.gated_step(q, k, v, -0.5, State(np.zeros((3, 3), "f4")))
-    assert o.dtype == state.s.dtype == np.float32
-
-
 def test_gates_have_no_say_in_the_dtype():
     """As scale has none: a gate is converted to what the tokens are computed in."""
     case = GATED[1]

@@ -44,16 +44,6 @@ def test_against_the_twin(isa, name, dtype):
         check(PHI, shape, dtype)
 
 
-def test_the_twin_by_complex_steps():
-    rng = np.random.default_rng(0)
-    x, g = rng.standard_normal((2, 3, 5))
-    dx = TWIN.backward(x, g)
-    for at in np.ndindex(x.shape):
-        moved = x.astype(complex)
-        moved[at] += 1e-30j
-        close(dx[at], (g * TWIN(moved)).sum().imag / 1e-30, atol=1e-14)
-
-
 def test_as_an_object():
     assert feature_maps.L2Norm() == PHI
     assert repr(PHI) == "L2Norm()"

@@ -92,19 +92,6 @@ def test_the_rates_that_were_nan():
     assert linattn.log_decay(x, x + 200, x, lower_bound=-5) == -2.5
 
 
-@pytest.mark.parametrize("lower_bound", BOUNDS)
-def test_the_twin_by_complex_steps(lower_bound):
-    x, A_log, dt_bias, grad = make(shape=(2, 5, 3), param=(3,))
-    operands = [x, A_log, dt_bias]
-    grads = ref.log_decay_backward(*operands, grad, lower_bound=lower_bound)
-    for i, expected in enumerate(grads):
-        for at in np.ndindex(expected.shape):
-            moved = [y.astype(complex) for y in operands]
-            moved[i][at] += 1e-30j
-            slope = (grad * ref.log_decay(*moved, lower_bound=lower_bound)).sum().imag / 1e-30
-            close(expected[at], slope, atol=1e-13, rtol=1e-13)
-
-
 def test_broadcasting():
     """Any shapes that broadcast, and gradients in each operand's own."""
     for shapes in (((), (), ()), ((5,), (), (5,)), ((4, 7), (4, 1), (7,)), ((1, 3), (2, 1), (1,))):

@@ -236,24 +236,6 @@ def test_gradients_through_a_state(scale, eps):
         close(joined, z, rtol=1e-8, atol=1e-9 * abs(z).max())
 
 
-def test_threads_change_no_bit_of_scaled_features(threads):
-    """Heads, panels of the values and packed sequences are shared out, states included."""
-    rng = np.random.default_rng(2)
-    phi = maps.PositiveRandomFeatures.sample(D, 20)
-    for lead, cu in (((), None), ((3,), [0, 7, 400])):
-        q, k, v, g = (3 * rng.standard_normal((*lead, 400, x)).astype("f4") for x in (D, D, 70, 70))
-        options = {"feature_map": phi, "eps": 0.1, "cu_seqlens": cu}
-        results = []
-        for count in (1, 2, 7):
-            threads(count)
-            o, end = linattn.causal(q, k, v, return_state=True, **options)
-            grads = linattn.causal_backward(q, k, v, g, grad_state=end, **options)
-            results.append((o, *end, *grads[:3], *grads[3][:2]))
-        for result in results[1:]:
-            for x, y in zip(result, results[0], strict=True):
-                np.testing.assert_array_equal(x, y)
-
-
 @pytest.mark.parametrize("fields", [("s", "z"), ("s", "z", None)])
 def test_a_step_in_place_needs_a_scale_to_write_to(fields):
     phi = linattn.feature_maps.PositiveRandomFeatures(np.eye(4))

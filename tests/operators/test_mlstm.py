@@ -173,42 +173,6 @@ def test_an_input_gate_of_minus_infinity_writes_nothing(bad, normalize):
     assert np.isfinite(o).all() and np.isfinite(after.s).all()
 
 
-def test_states_at_positions_without_leading_axes():
-    q, k, v, i, f, g = draw()
-    start, positions = draw_state(), [5, 6, N]
-    _, states = linattn.mlstm(
-        q, k, v, i, f, return_state=True, state_at=positions, initial_state=start
-    )
-    for at, p in enumerate(positions):
-        operands = (x[:p] for x in (q, k, v, i, f))
-        _, last = linattn.mlstm(*operands, return_state=True, initial_state=start)
-        for x, y in zip(states, last, strict=True):
-            close(x[at], y, np.float64)
-    grad = draw_state(len(positions))
-    *got, dstate = linattn.mlstm_backward(
-        q, k, v, i, f, g, state_at=positions, initial_state=start, grad_state=grad
-    )
-    *wanted, expected = linattn.mlstm_backward(
-        *(x[None] for x in (q, k, v, i, f, g)), state_at=positions,
-        initial_state=State(*(x[None] for x in start)), grad_state=State(*(x[None] for x in grad)),
-    )  # fmt: skip
-    for x, y in zip((*got, *dstate), (*wanted, *expected), strict=True):
-        assert x.shape == y.shape[1:]
-        close(x, y[0], np.float64)
-
-
-@pytest.mark.parametrize("with_state", [False, True])
-def test_no_sequence_at_all(with_state):
-    operands = draw(2, n=0)
-    packing = {"cu_seqlens": [0]}
-    states = {"initial_state": draw_state(2, 0), "grad_state": draw_state(2, 0)}
-    grads = linattn.mlstm_backward(*operands, **packing, **(states if with_state else {}))
-    for x, y in zip(grads, operands[:5], strict=False):
-        assert x.shape == y.shape
-    if with_state:
-        assert [x.shape for x in grads[-1]] == [(2, 0, D, M), (2, 0, D), (2, 0)]
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [3, 7, 15])
 def test_no_channels_of_keys(m, dtype):

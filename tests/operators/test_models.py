@@ -58,55 +58,44 @@ def same(actual, expected):
     close(actual, expected, atol=100 * np.finfo(float).eps * abs(expected).max())
 
 
+def gated_loop(q, k, v, decay):
+    """S_t = decay_t S_{t-1} + k_t v_t, o_t = q_t S_t."""
+    return recur(
+        lambda s, t: decay[..., t, :, None] * s + outer(k[..., t, :], v[..., t, :]),
+        lambda _, s, t: dot(q[..., t, :], s),
+    )
+
+
 def test_mamba_2():
     """h_t = exp(dt A) h_{t-1} + dt B_t x_t, y_t = C_t h_t, A < 0 a head, B and C for all heads."""
     C, K = tokens(D, D, lead=(B, 1))
     x, logits = tokens(M, 0)
     A_log, dt_bias = rng().uniform(0, 1, (2, H))
-    dt = softplus(logits + dt_bias[:, None])
-    A = -np.exp(A_log)[:, None]
-    expected = recur(
-        lambda h, t: (
-            np.exp(dt[..., t] * A[..., 0])[..., None, None] * h
-            + outer(K[..., t, :], dt[..., t, None] * x[..., t, :])
-        ),
-        lambda _, h, t: dot(C[..., t, :], h),
-    )
+    dt = softplus(logits + dt_bias[:, None])[..., None]
+    expected = gated_loop(C, K, dt * x, np.exp(-dt * np.exp(A_log)[:, None, None]))
     g = linattn.log_decay(logits, A_log[:, None], dt_bias[:, None])
-    same(linattn.gated(C, K, dt[..., None] * x, g), expected)
+    same(linattn.gated(C, K, dt * x, g), expected)
 
 
 def test_retnet():
     """s_n = gamma s_{n-1} + k_n v_n, gamma_h = 1 - 2^(-5 - h)."""
     q, k, v = tokens(D, D, M)
-    gamma = 1 - 2.0 ** (-5 - np.arange(H))
-    expected = recur(
-        lambda s, t: gamma[:, None, None] * s + outer(k[..., t, :], v[..., t, :]),
-        lambda _, s, t: dot(q[..., t, :], s) / np.sqrt(D),
-    )
-    g = np.broadcast_to(np.log(gamma)[:, None], (B, H, N))
-    same(linattn.gated(q, k, v, g, scale=D**-0.5), expected)
+    gamma = np.broadcast_to(1 - 2.0 ** (-5 - np.arange(H))[:, None], (B, H, N))
+    expected = gated_loop(q / np.sqrt(D), k, v, gamma[..., None])
+    same(linattn.gated(q, k, v, np.log(gamma), scale=D**-0.5), expected)
 
 
 def test_lightning_attention():
     """kv_t = exp(-slope_h) kv_{t-1} + k_t v_t, o_t = q_t kv_t."""
     q, k, v = tokens(D, D, M)
-    slope = 2.0 ** (-8 * np.arange(1, H + 1) / H)
-    expected = recur(
-        lambda s, t: np.exp(-slope)[:, None, None] * s + outer(k[..., t, :], v[..., t, :]),
-        lambda _, s, t: dot(q[..., t, :], s),
-    )
-    same(linattn.gated(q, k, v, np.broadcast_to(-slope[:, None], (H, N))), expected)
+    slope = np.broadcast_to(2.0 ** (-8 * np.arange(1, H + 1) / H)[:, None], (H, N))
+    same(linattn.gated(q, k, v, -slope), gated_loop(q, k, v, np.exp(-slope)[..., None]))
 
 
 def test_gla():
     """S_t = Diag(alpha_t) S_{t-1} + k_t v_t, alpha_t = sigmoid(x)^(1/16) a key channel."""
     q, k, v, x = tokens(D, D, M, D)
-    alpha = sigmoid(x) ** (1 / 16)
-    expected = recur(
-        lambda s, t: alpha[..., t, :, None] * s + outer(k[..., t, :], v[..., t, :]),
-        lambda _, s, t: dot(q[..., t, :], s) / np.sqrt(D),
-    )
+    expected = gated_loop(q / np.sqrt(D), k, v, sigmoid(x) ** (1 / 16))
     same(linattn.gated(q, k, v, -softplus(-x) / 16, scale=D**-0.5), expected)
 
 
@@ -141,14 +130,15 @@ def test_rwkv_7():
     same(linattn.dplr(r, k, v, -kappa, a * kappa, g), expected)
 
 
-def gated_delta_loop(q, k, v, decay, beta, erase=None):
+def gated_delta_loop(q, k, v, decay, beta, erase=None, write=None):
     """S = decay S, then v' = beta (v - S e), S += k v', o = S q."""
     e = k if erase is None else erase
+    w = beta[..., None] if write is None else write
 
     def update(s, t):
         s = decay[..., t, :, None] * s
         error = v[..., t, :] - dot(e[..., t, :], s)
-        return s + outer(k[..., t, :], beta[..., t, None] * error)
+        return s + outer(k[..., t, :], w[..., t, :] * error)
 
     return recur(update, lambda _, s, t: dot(q[..., t, :], s))
 
@@ -193,14 +183,8 @@ def test_comba():
 def test_momentum_delta_net():
     """M_t = mu M_{t-1} - eta k (v - alpha p S_{t-1}), S_t = alpha S_{t-1} - beta M_t."""
     q, k, p, v, a, x, b, c = tokens(D, D, D, M, 0, 0, 0, 0)
-    q, k, p, g, mu, beta, eta = (
-        unit(q),
-        unit(k),
-        unit(p),
-        -softplus(a),
-        -softplus(x),
-        *map(sigmoid, (b, c)),
-    )
+    q, k, p, g, mu = unit(q), unit(k), unit(p), -softplus(a), -softplus(x)
+    beta, eta = sigmoid(b), sigmoid(c)
     momentum = np.zeros((B, H, D, M))
 
     def update(s, t):
@@ -221,10 +205,5 @@ def test_gdn_2():
     q, k, v, x, b, w = tokens(D, D, M, D, D, M)
     q, k, g = unit(q), unit(k), -softplus(x)
     e, w = sigmoid(b) * k, sigmoid(w)
-
-    def update(s, t):
-        s = np.exp(g[..., t, :, None]) * s
-        return s + outer(k[..., t, :], w[..., t, :] * (v[..., t, :] - dot(e[..., t, :], s)))
-
-    expected = recur(update, lambda _, s, t: dot(q[..., t, :], s))
+    expected = gated_delta_loop(q, k, v, np.exp(g), None, e, w)
     same(linattn.gated_delta(q, k, v, g, w, erase=e), expected)

@@ -10,15 +10,47 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
-from scan_cases import UNIT, assert_close, doubled, linear, selective, wide
+from slow import slow
+from states import flat
+from table import ALL, apply
 
 import linattn
-from linattn import State
+from linattn import State, reference
+from linattn._core.gufuncs import ufuncs
 from linattn.reference import scan as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5), (129, 65, 8)]
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+SELECTIVE = next(x for x in ALL if {"D", "z", "dt_bias"} <= {*x.letters})
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
+
+
+def linear(n=70, m=13, *, dtype="f8", log=False):
+    """a, x, grad_out and a state."""
+    rng = np.random.default_rng([0, n, m])
+    a = -rng.exponential(size=(2, n, m)) if log else rng.uniform(-1, 1, (2, n, m))
+    x, grad_out = rng.standard_normal((2, 2, n, m))
+    state = rng.standard_normal((2, m)).astype(wide(dtype))
+    return *(y.astype(dtype) for y in (a, x, grad_out)), State(state)
+
+
+def wide(dtype):
+    """The dtype in which results of a dtype are computed."""
+    return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
+
+
+def doubled(x):
+    return apply(lambda y: y.astype("f8"), x)
+
+
+def assert_close(result, expected, dtype, factor):
+    """Allow `factor` roundings of the largest entry, and one rounding to the array's own dtype."""
+    for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
+        assert x.shape == y.shape, i
+        largest = abs(y).max(initial=0)
+        slack = factor * UNIT[wide(dtype).name] * largest + UNIT[x.dtype.name] * abs(y) + 1e-30
+        assert (abs(x.astype("f8") - y) <= slack).all(), i
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
@@ -30,7 +62,7 @@ def test_linear_scan(log, reverse, dtype):
         options = {"log": log, "reverse": reverse}
         h, end = linattn.linear_scan(a, x, **options, initial_state=state, return_state=True)
         exact = ref.linear_scan(
-            *doubled((a, x)), **options, initial_state=doubled(state), return_state=True
+            *map(doubled, (a, x)), **options, initial_state=doubled(state), return_state=True
         )
         decay = np.exp(a.astype("f8")) if log else abs(a.astype("f8"))
         size, before = ref.linear_scan(
@@ -47,7 +79,7 @@ def test_linear_scan(log, reverse, dtype):
             a, x, grad_out, **options, initial_state=state, grad_state=state
         )
         expected = ref.linear_scan_backward(
-            *doubled((a, x, grad_out)), **options, initial_state=doubled(state),
+            *map(doubled, (a, x, grad_out)), **options, initial_state=doubled(state),
             grad_state=doubled(state),
         )  # fmt: skip
         assert_close(grads, expected, dtype, 64)
@@ -107,21 +139,21 @@ def test_reverse_is_the_other_order():
     np.testing.assert_array_equal(end.s, last.s)
 
 
-@pytest.mark.parametrize("where", [linattn, ref], ids=["linattn", "twin"])
+@pytest.mark.parametrize("where", [linattn, reference], ids=["linattn", "twin"])
 def test_tokens_past_the_last_key_keep_their_skip(where):
     """With no key and no state, y = D x silu(z), and its gradients."""
-    operands, more, grad_out, _ = selective()
-    x, D, z = operands[0], more["D"], more["z"]
+    arrays = SELECTIVE.operands((2,), 70, d=5, m=13)
+    x, D, z = arrays["x"], arrays["D"][:, None], arrays["z"]
     gate = z / (1 + np.exp(-z))
-    y = where.selective_scan(*operands, **more, key_lengths=0)
+    y = SELECTIVE.call(arrays, where, key_lengths=0)
     assert_close(y, D * x * gate, "f8", 16)
-    dx, ddt, dA, dB, dC, dD, *_ = where.selective_scan_backward(
-        *operands, grad_out, **more, key_lengths=0
+    c = arrays["grad_out"] * gate
+    grads = dict(
+        zip(SELECTIVE.letters, SELECTIVE.backward(arrays, where, key_lengths=0), strict=True)
     )
-    c = grad_out * gate
-    assert_close(dx, D * c, "f8", 16)
-    assert_close(dD, (x * c).sum((0, 1)), "f8", 16 + x.size)
-    assert not any(grad.any() for grad in (ddt, dA, dB, dC))
+    assert_close(grads["x"], D * c, "f8", 16)
+    assert_close(grads["D"], (x * c).sum(-2), "f8", 16 + x.size)
+    assert not any(grads[name].any() for name in ("dt", "A", "B", "C"))
 
 
 def test_growing_states_are_allowed():
@@ -146,3 +178,47 @@ def test_numbers_follow_the_promotion_of_numpy(dtype, number):
     np.testing.assert_array_equal(found, expected)
     h, _ = linattn.linear_scan_step(number, x, State(np.ones(x.shape, wide(expected.dtype))))
     assert h.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "sizes", [(3, 13), (61, 3), (64, 0), *slow((3, 1), (16, 0), (64, 1), (300, 7))]
+)
+def test_results_larger_than_the_caches(sizes, dtype, reverse):
+    """They are written past them, to every boundary of a vector, and no further."""
+    m, first = sizes
+    n, width = 9, -(-(first + m) // 16) * 16  # rows have the same boundaries
+    heads = 2**22 // (n * m) + 1
+    rng = np.random.default_rng(2)
+    a, x = (rng.uniform(-1, 1, (n, m)).astype(dtype) for _ in range(2))
+    expected = ufuncs["linear_scan"](a, x, 0.0, reverse)
+    memory = np.zeros(heads * n * width + 64, dtype)
+    start = -memory.ctypes.data % 64 // memory.itemsize
+    whole = memory[start : start + heads * n * width].reshape(heads, n, width)
+    whole[...] = 7
+    out = whole[..., first : first + m]
+    ufuncs["linear_scan"](np.broadcast_to(a, (heads, n, m)), x, 0.0, reverse, out=out)
+    assert (out == expected).all()
+    assert (whole[..., :first] == 7).all() and (whole[..., first + m :] == 7).all()
+
+
+def test_infinite_inputs():
+    """No padding takes part in sums, whatever the number of states: it would make them NaN."""
+    case = SELECTIVE
+    for f in (1, 2, 3, 5, 7, 16):
+        arrays, start = case.operands((), 9, d=f, m=5), case.state((), d=f, m=5)
+        arrays |= {name: abs(arrays[name]) for name in ("x", "B", "C", "D", "z")}
+        arrays["x"][4, 2] = np.inf
+        start = State(abs(start.s))
+        y, end = case.forward(arrays, initial_state=start)
+        expected = np.zeros((9, 5), bool)
+        expected[4:, 2] = True
+        np.testing.assert_array_equal(y == np.inf, expected)
+        assert np.isfinite(y[~expected]).all() and not np.isnan(end.s).any()
+        assert np.isfinite(end.s[[0, 1, 3, 4]]).all()
+        more = {"initial_state": start, "grad_state": start}
+        grads = dict(zip(case.letters, case.backward(arrays, **more), strict=False))
+        assert not np.isnan(grads["z"]).any() and not np.isnan(grads["x"]).any()
+        out, _ = case.one_step(arrays, 4, start)
+        np.testing.assert_array_equal(out == np.inf, expected[4])

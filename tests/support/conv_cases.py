@@ -5,12 +5,6 @@ from bounds import excess
 
 from linattn.reference import conv as ref
 
-#: (n, c, w): around a vector, a chunk of tokens, a panel of channels, and eight taps.
-SIZES = [
-    (0, 3, 4), (1, 1, 1), (2, 5, 4), (3, 17, 2), (15, 16, 3), (16, 33, 4), (17, 64, 5),
-    (33, 100, 6), (50, 31, 7), (64, 513, 4), (37, 40, 8), (20, 24, 9), (40, 19, 17), (5, 8, 20),
-    (18, 1100, 4), (7, 0, 3),
-]  # fmt: skip
 ACTIVATIONS = (None, "silu")
 DTYPES = ("float32", "float64")
 

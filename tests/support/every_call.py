@@ -9,10 +9,10 @@ import numpy as np
 from fused_cases import Layer
 from fused_cases import make as make_layer
 from states import flat
-from table import ATTENTION, RULES
+from table import ATTENTION, CASES, COMPLEX, FIRST, RULES
 
 import linattn
-from linattn import State, feature_maps
+from linattn import feature_maps
 from linattn._core.gufuncs import internal_ufuncs
 
 
@@ -46,8 +46,8 @@ def every_call(
     def normal(*shape: int, dtype=dtype) -> np.ndarray:
         return rng.standard_normal(shape).astype(dtype)
 
-    for rule in ATTENTION:
-        yield from _recurrence(rule, rule.operands(lead, n, d=d, m=m, dtype=dtype), d, wide, normal)
+    for case in ATTENTION:
+        yield from _recurrence(case, lead, n, d, m, dtype)
     q, k, v, g = (normal(*lead, n, x) for x in (d, d, m, m))
     E, F = normal(n, 5), normal(n, 5)
     out = normal(*lead, n, m)
@@ -73,92 +73,33 @@ def every_call(
     x = np.asarray(q, wide)
     for name in ("sigmoid", "log1p", "sin", "cos"):
         yield Call(name, internal_ufuncs[name], (abs(x),))
-    for rule in RULES[len(ATTENTION) :]:  # scans
-        yield from _recurrence(rule, rule.operands(lead, n, d=d, m=m, dtype=dtype), d, wide, normal)
-    yield from _scaled(q, k, v, g, wide, normal)
-    yield from _slstm(lead, n, d, wide, normal)
+    scans = [x for x in CASES if x in RULES or x in FIRST]
+    scans = [x for x in scans if x not in ATTENTION and x.name != "causal_conv1d"]
+    for case in scans + COMPLEX[:1]:
+        yield from _recurrence(case, lead, n, d, m, dtype)
     if wide == dtype:
-        yield from _complex(v.shape, normal)
+        (case,) = (x for x in scans if x.name == "slstm")
+        given = [*case.operands(lead, n, d=d, m=m, dtype=wide).values()][:-1]
+        state = case.state(lead, d=d, m=m, dtype=wide)
+        for name, more in ("slstm_states", ()), ("slstm_states_backward", given[:1]):
+            yield Call(name, internal_ufuncs[name], (*given, *more, *state))
     if d and m:  # a fused step refuses others
         yield from _fused(lead, d, m, dtype)
 
 
-def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
-    grad_out = arrays.pop("grad_out")
-    lead, m = grad_out.shape[:-2], grad_out.shape[-1]
-    shape = (*lead, *rule.core(width, m))
-    normalize = rule.options.get("normalize", False)
-
-    def state():
-        s = normal(*shape, dtype=wide)
-        if rule.row.stacked:
-            return State(s, normal(*shape, dtype=wide))
-        return State(s, abs(normal(*shape[:-1], dtype=wide)) if normalize else None)
-
-    states = [state() for _ in range(3)]
-    now = {
-        name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
-        for name, x in arrays.items()
-    }
-    step = rule.step, rule.step_options
-    yield from _series(rule.name, arrays, grad_out, rule.options, now, states, step)
-    yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
-
-
-def _series(name, arrays, grad_out, options, now, states, step=None) -> Iterator[Call]:
-    """A recurrence with a state, its gradients, and a step with the operands of a token."""
-    first, last, held = states
-    out = np.zeros_like(grad_out)
-    begun = arrays | options | {"initial_state": first}
-    yield _call(name, **begun, out=out, return_state=True, written=(out,))
-    yield _call(f"{name}_backward", **begun, grad_out=grad_out, grad_state=last)
-    name, options = step or (f"{name}_step", options)
-    yield _call(name, **now, state=held, **options, in_place=True, written=flat(held))
-
-
-def _scaled(q, k, v, g, wide, normal) -> Iterator[Call]:
-    """Recurrences with states relative to an exponential."""
-    lead, n, d, m = v.shape[:-2], *q.shape[-2:], v.shape[-1]
-
-    def states(*shapes: tuple[int, ...]) -> list[State]:
-        drawn = [[np.asarray(normal(*x, dtype=wide)) for x in shapes] for _ in range(3)]
-        return [State(*(np.abs(x, out=x) for x in fields)) for fields in drawn]
-
-    tokens = {"q": q, "k": k, "v": v, "i": normal(*lead, n), "f": normal(*lead, n)}
-    now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
-    held = states((*lead, d, m), (*lead, d), lead)
-    yield from _series("mlstm", tokens, g, {}, now, held)
-    channels = {"w": abs(normal(m)), "u": normal(m)}
-    tokens = {"k": g, "v": v}
-    now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
-    held = states(*[(*lead, m)] * 3)
-    yield from _series("wkv", tokens | channels, g, {}, now | channels, held)
-
-
-def _slstm(lead, n, d, wide, normal) -> Iterator[Call]:
-    """Two heads of xLSTM's scalar memory."""
-    held = [
-        linattn.SLSTMState(*(abs(normal(*lead, 2, d, dtype=wide)) for _ in range(4)))
-        for _ in range(3)
-    ]
-    tokens, weights = {"x": normal(*lead, n, 4, 2, d)}, {"R": normal(4, 2, d, d) / (d + 1)}
-    weights = {name: x.astype(tokens["x"].dtype) for name, x in weights.items()}
-    weights["b"] = normal(4, 2, d)
-    now = {"x": tokens["x"].take(0, len(lead))} | weights
-    yield from _series("slstm", tokens | weights, normal(*lead, n, 2, d), {}, now, held)
-    if wide == tokens["x"].dtype:
-        given = [x.astype(wide) for x in (*tokens.values(), *weights.values())]
-        for name, more in ("slstm_states", ()), ("slstm_states_backward", given[:1]):
-            yield Call(name, internal_ufuncs[name], (*given, *more, *held[0]))
-
-
-def _complex(shape, normal) -> Iterator[Call]:
-    """The scan of complex numbers, which has kernels of its own."""
-    x, grad_out = (normal(*shape) + 1j * normal(*shape) for _ in range(2))
-    arrays = {"a": x / (1 + abs(x)), "x": x}
-    now = {name: y.take(0, len(shape) - 2) for name, y in arrays.items()}
-    states = [State(now["x"].copy()) for _ in range(3)]
-    yield from _series("linear_scan", arrays, grad_out, {}, now, states)
+def _recurrence(case, lead, n, d, m, dtype) -> Iterator[Call]:
+    """With a state and without one, its gradients, and a step."""
+    sizes = {"d": d, "m": m}
+    arrays = case.operands(lead, n, **sizes, dtype=dtype)
+    wide = np.promote_types(dtype, np.float32)
+    first, last, held = (case.state(lead, **sizes, dtype=wide, seed=x) for x in range(3))
+    token, grad_out = case.token(arrays, 0) if n else {}, arrays.pop("grad_out")
+    out, begun = np.zeros_like(grad_out), arrays | case.options | {"initial_state": first}
+    yield _call(case.name, **begun, out=out, return_state=True, written=(out,))
+    yield _call(f"{case.name}_backward", **begun, grad_out=grad_out, grad_state=last)
+    yield _call(case.step, **token, state=held, **case.step_options, in_place=True,
+                written=flat([held]))  # fmt: skip
+    yield _call(f"{case.name}_backward", **arrays, grad_out=grad_out, **case.options)
 
 
 def _fused(lead, d, m, dtype) -> Iterator[Call]:

@@ -9,6 +9,7 @@ so no memory grows: two results may differ by some roundings of their largest en
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from bounds import roundings
 from states import flat
 
 import linattn
-from linattn import State
+from linattn import State, feature_maps
 from linattn._core.layout import Operand
 from linattn.operators.registry import RECURRENCES
+from linattn.reference import maps
 
 #: A result may be off by this many roundings of the largest entry of the call (`bounds`).
 ROUNDINGS = 32
@@ -60,6 +62,15 @@ GATES = {
 SHARED = {"weight", "bias", "E", "F"}
 
 
+@cache
+def _positive(d: int) -> Any:
+    return feature_maps.PositiveRandomFeatures.sample(d, 9, rng=2)
+
+
+#: Maps that are objects, of so many channels, by what options call them.
+OBJECTS = {"positive": _positive, "DPFP": cache(lambda d: feature_maps.DPFP(nu=2))}
+
+
 class Case(NamedTuple):
     """A call; `letters` are the axes of its operands: n tokens, s keys, d key and m value
     channels, f states of a channel or taps of a filter."""
@@ -67,9 +78,11 @@ class Case(NamedTuple):
     name: str
     letters: dict[str, str]
     options: dict[str, Any]
+    complex: bool = False  # numbers
 
     def __str__(self) -> str:
-        own = [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
+        own = ["complex"] * self.complex
+        own += [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
         return "-".join([self.name, *own, *(f"{x}={y}" for x, y in self.options.items())])
 
     @property
@@ -121,7 +134,15 @@ class Case(NamedTuple):
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
             arrays[name] = self._draw(name, shape, rng, gates, arrays)
         arrays["grad_out"] = rng.standard_normal((*lead, *(sizes[x] for x in self.output)))
+        if self.complex:
+            arrays = {name: self._turned(name, x, rng) for name, x in arrays.items()}
+            dtype = np.result_type(dtype, np.complex64)
         return {name: x.astype(dtype) for name, x in arrays.items()}
+
+    def _turned(self, name, x, rng) -> np.ndarray:
+        """Complex numbers of the same magnitudes, or with the same real parts of logarithms."""
+        phases = 1j * rng.uniform(-3, 3, x.shape)
+        return x + phases if name == "a" and self.options.get("log") else x * np.exp(phases)
 
     def _draw(self, name, shape, rng, gates, arrays) -> np.ndarray:
         if name in ("a", "A") and "q" not in self.letters:
@@ -195,11 +216,22 @@ class Case(NamedTuple):
         """Run the step on token t."""
         with np.errstate(all="ignore"):
             f = getattr(linattn, self.step)
-            return f(**self.token(operands, t), state=state, **self.step_options, **more)
+            options = with_objects(self.step_options, operands)
+            return f(**self.token(operands, t), state=state, **options, **more)
 
     def _of(self, module, name, operands, more) -> Any:
         with np.errstate(all="ignore"):
-            return getattr(module, name)(**operands, **self.options, **more)
+            options = with_objects(self.options, operands, module)
+            return getattr(module, name)(**operands, **options, **more)
+
+
+def with_objects(options: dict[str, Any], operands, module=linattn) -> dict[str, Any]:
+    """The options, with the map that `OBJECTS` calls so, or its twin."""
+    phi = options.get("feature_map")
+    if not (isinstance(phi, str) and phi in OBJECTS):
+        return options
+    phi = OBJECTS[phi](operands["q"].shape[-1])
+    return options | {"feature_map": phi if module is linattn else maps.twin(phi)}
 
 
 def _forward_only(more: dict[str, Any]) -> dict[str, Any]:
@@ -258,6 +290,17 @@ BLOCKS = [
     for x in RULES
     if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
 ]
+#: Rows whose map is an object: one that rescales as it goes, and features of several numbers.
+MAPPED = [
+    x._replace(options=x.options | {"feature_map": phi} | more)
+    for phi, more in (("positive", {"eps": 0.0}), ("DPFP", {}))
+    for x in FIRST
+    if x.name == "causal" or (x.name == "delta" and phi == "DPFP")
+]
+#: Scans of complex numbers.
+COMPLEX = [x._replace(complex=True) for x in CASES if x.name == "linear_scan"]
+#: Those beside `ALL` that have a state.
+MORE = MAPPED + COMPLEX
 assert {*RECURRENCES} - {x.name for x in FIRST} == {"noncausal"}
 
 
@@ -276,7 +319,15 @@ def wide(x) -> Any:
         return type(x)(*(None if y is None else wide(y) for y in x))
     if not isinstance(x, np.ndarray) or x.dtype.kind in "biu":
         return x
+    if x.dtype.kind == "c":
+        return x.astype(np.clongdouble if x.dtype == np.complex128 else np.complex128)
     return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def normal_like(rng, x) -> np.ndarray:
+    """Normally distributed numbers of the shape and the kind of x."""
+    y = rng.standard_normal(x.shape)
+    return y + 1j * rng.standard_normal(x.shape) if x.dtype.kind == "c" else y
 
 
 def rows(state, indices, axis=0) -> Any:

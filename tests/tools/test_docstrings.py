@@ -35,24 +35,25 @@ def test_examples(package):
     assert failed == []
 
 
+def assert_says(f, *sections):
+    """The docstring has these sections, and the names of what the function takes, in order."""
+    text = inspect.getdoc(f)
+    for section in sections:
+        assert f"{section}\n{'-' * len(section)}" in text, (f, section)
+    if "Parameters" in sections:
+        assert documented(f) == signature(f), f
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_sections(name):
-    f = getattr(linattn, name)
-    for section in SECTIONS:
-        assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), section
-    assert documented(f) == list(inspect.signature(f).parameters)
+    assert_says(getattr(linattn, name), *SECTIONS)
 
 
-TENSORS = [x for x in OPERATORS if not x.endswith("_backward")]
-
-
-@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("name", [x for x in OPERATORS if not x.endswith("_backward")])
 def test_sections_of_functions_of_tensors(name):
     f = getattr(pytest.importorskip("linattn.torch"), name)
+    assert_says(f, *SECTIONS)
     text = inspect.getdoc(f)
-    for section in SECTIONS:
-        assert f"{section}\n{'-' * len(section)}" in text, section
-    assert documented(f) == list(inspect.signature(f).parameters)
     assert "array" not in text and ">>> import torch, linattn.torch" in text
 
 
@@ -77,13 +78,9 @@ def test_sections_of_bridges(module):
     functions = [f for f in functions if inspect.isfunction(f)]
     assert functions
     for f in functions:
-        text = inspect.getdoc(f)
-        for section in ("Parameters", "Returns", "Raises", "Examples"):
-            if section in ("Parameters", "Raises") and not signature(f):
-                continue  # L2Norm()
-            assert f"{section}\n{'-' * len(section)}" in text, (f, section)
-        assert documented(f) == signature(f) or not signature(f), f
-        assert "``out``" not in text or "out" in signature(f), f
+        takes = ("Parameters", "Raises") if signature(f) else ()  # L2Norm()
+        assert_says(f, "Returns", "Examples", *takes)
+        assert "``out``" not in inspect.getdoc(f) or "out" in signature(f), f
 
 
 STAND_INS = (
@@ -110,10 +107,8 @@ def test_sections_of_stand_ins(name):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     module = importlib.import_module(f"linattn.torch.{name}")
     for f in (getattr(module, x) for x in module.__all__):
-        text = inspect.getdoc(f)
         is_operator = inspect.isfunction(f) and name.rpartition(".")[2] != "mixer_seq_simple"
-        for section in ("Returns", "Raises", "Examples") if is_operator else ():
-            assert f"{section}\n{'-' * len(section)}" in text, (f, section)
+        assert_says(f, *(("Returns", "Raises", "Examples") if is_operator else ()))
         assert documented(f) == signature(f), f
 
 
@@ -122,15 +117,12 @@ def test_sections_of_maps_of_tensors():
     for name in maps.__all__:
         f = getattr(maps, name)
         if inspect.isclass(f) and f is not maps.TensorMap:
-            for section in ("Parameters", "Raises", "Examples"):
-                assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), (f, section)
-            assert documented(f) == signature(f), f
+            assert_says(f, "Parameters", "Raises", "Examples")
 
 
 def test_sections_of_helpers():
     for f in (linattn.stream, linattn.initial_state):
-        for section in (*SECTIONS[:1], *SECTIONS[2:]):
-            assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), (f, section)
+        assert_says(f, *SECTIONS[:1], *SECTIONS[2:])
     assert "Examples\n-----" in inspect.getdoc(linattn.show_config)
 
 
@@ -168,14 +160,10 @@ def test_sections_of_layers():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     nn = importlib.import_module("linattn.torch.nn")
     assert "Returns\n" in inspect.getdoc(nn.Attention.forward)
-    layers = [getattr(nn, name) for name in nn.__all__]
-    for layer in layers:
+    for layer in (getattr(nn, name) for name in nn.__all__):
         assert inspect.getdoc(layer), layer
-        if issubclass(layer, tuple) or layer is nn.Attention:
-            continue
-        for section in ("Parameters", "Raises", "References", "Examples"):
-            assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(layer), (layer, section)
-        assert documented(layer) == list(inspect.signature(layer).parameters), layer
+        if not issubclass(layer, tuple) and layer is not nn.Attention:
+            assert_says(layer, "Parameters", "Raises", "References", "Examples")
 
 
 def signature(f):

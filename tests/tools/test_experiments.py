@@ -28,7 +28,7 @@ def run(name, out, *more):
 @pytest.mark.parametrize("name", [
     "copy_task",
     *slow("fast_weights_lm", "scaling", "associative_retrieval", "language_models",
-          "image_generation"),
+          "image_generation", "linformer_rank", "performer_compatibility"),
 ])  # fmt: skip
 def test_tiny(name, tmp_path):
     if name == "image_generation":
@@ -299,6 +299,8 @@ def test_files_of_images(tmp_path):
     images = importlib.import_module("image_generation")
     x = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     data = idx(x)
+    broken = gzip.compress(data)
+    broken = broken[:12] + b"\xff" * 8 + broken[20:]
     for name, content in (("plain", data), ("zipped", gzip.compress(data))):
         (tmp_path / name).write_bytes(content)
         np.testing.assert_array_equal(images.read_idx(tmp_path / name), x)
@@ -306,6 +308,8 @@ def test_files_of_images(tmp_path):
         ("magic", b"\1" + data[1:], "expected 00 00 08"),
         ("short", data[:-1], "holds 23 bytes; expected 24"),
         ("header", data[:6], "ends within its header"),
+        ("zipped and short", gzip.compress(data)[:-9], "expected an idx file"),
+        ("zipped bits", broken, "expected an idx file"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
