@@ -2,13 +2,11 @@
 
 import fla_twins as twins
 import pytest
+import torch
+from fla_cases import H
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import H  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 X = twins.operands()
 

@@ -4,12 +4,10 @@ import warnings
 from itertools import pairwise
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import CUTS, B, T  # noqa: E402
-from fla_families import FAMILIES, apply, parts  # noqa: E402
-from fla_twins import near  # noqa: E402
+import torch
+from fla_cases import CUTS, B, T
+from fla_families import FAMILIES, apply, parts
+from fla_twins import near
 
 EACH = pytest.mark.parametrize("name", FAMILIES)
 #: Gates, strengths and decays, which may have 32 bits beside tokens of 16.

@@ -3,15 +3,13 @@
 import fla_package
 import fla_twins as twins
 import pytest
+import torch
 from bounds import close
+from fla_cases import B, H, K, T, V, norm, rand
+from fla_families import FAMILIES, FORMS
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, H, K, T, V, norm, rand  # noqa: E402
-from fla_families import FAMILIES, FORMS  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 NAMES = ("comba", "gdn2", "iplr_delta_rule", "gated_oja_rule", "gated_delta_product")
 EACH = pytest.mark.parametrize("name", NAMES)
@@ -139,10 +137,8 @@ def test_against_fla(name):
         "comba": _naive("comba", "naive_chunk_comba"),
         "gdn2": _naive("gdn2", "naive_recurrent_gdn2"),
         "iplr_delta_rule": _naive_iplr,
-        "gated_delta_product": _naive(
-            "gated_delta_product", "naive_recurrent_gated_delta_product", scale=K**-0.5,
-            num_householder=2,
-        ),
+        "gated_delta_product": _naive("gated_delta_product", "naive_recurrent_gated_delta_product",
+                                      scale=K**-0.5, num_householder=2),
     }[name]  # fmt: skip
     x = {key: y[:, :, :H].float().requires_grad_() for key, y in make(name).items()}
     want, state = run(**x)

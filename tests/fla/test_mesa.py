@@ -2,14 +2,12 @@
 
 import fla_package
 import pytest
+import torch
+from fla_cases import B, H, K, T, V, norm
+from fla_families import FAMILIES
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, H, K, T, V, norm  # noqa: E402
-from fla_families import FAMILIES  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 FAMILY = FAMILIES["mesa_net"]
 LOOSE = FAMILY.tolerances[0]

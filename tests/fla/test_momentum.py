@@ -5,15 +5,13 @@ import importlib
 import fla_package
 import fla_twins as twins
 import pytest
+import torch
+from fla_cases import B, norm
+from fla_families import FAMILIES
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, norm  # noqa: E402
-from fla_families import FAMILIES  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-import linattn.torch  # noqa: E402
-from linattn.torch import fla  # noqa: E402
+import linattn.torch
+from linattn.torch import fla
 
 FAMILY = FAMILIES["momentum_delta_rule"]
 
@@ -69,13 +67,10 @@ def test_layer_of_fla():
         ("log_mu", lambda x: x["q"], r"log_mu has shape .*; expected \(2, 11, 3\), \[B, T, H\]"),
         ("eta", lambda x: 1.0, "eta is a float; expected a tensor"),
         ("v", lambda x: torch.cat([x["v"]] * 2, 2), "v has shape"),
-        (
-            "initial_state",
-            lambda x: FAMILY.starts(B)[0],
-            r"initial_state has shape .*\[2, N, H, K, V\]",
-        ),
+        ("initial_state", lambda x: FAMILY.starts(B)[0],
+         r"initial_state has shape .*\[2, N, H, K, V\]"),
     ],
-)
+)  # fmt: skip
 def test_errors(argument, value, error):
     x = make()
     with pytest.raises((ValueError, TypeError), match=f"chunk_momentum_delta_rule: {error}"):

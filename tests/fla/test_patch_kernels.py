@@ -8,9 +8,6 @@ import pytest
 from processes import output
 
 pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
 PROGRAM = Path(__file__).parents[1] / "support" / "fla_interpreter.py"
 #: Those whose kernels take float32 and run in the interpreter.

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from fla_models import build, enlarged, tokens
+from mamba_cases import agree
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import build, enlarged, tokens  # noqa: E402
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
-from linattn.torch.mamba_ssm import Mamba3  # noqa: E402
+from linattn.torch import patch_fla
+from linattn.torch.mamba_ssm import Mamba3
 
 OPTIONS = {
     "SISO": {}, "SISO, norm": {"is_outproj_norm": True, "n_groups": 2},

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from fla_models import FAMILIES, FEW, PACKED, build, enlarged, tokens
 from slow import grid
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import FAMILIES, FEW, PACKED, build, enlarged, tokens  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
+from linattn.torch import patch_fla
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,16 +6,11 @@ import importlib
 import inspect
 
 import pytest
+import torch
+from fla_models import build, enlarged, tokens
+from fla_naive import REFERENCES, operands
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import build, enlarged, tokens  # noqa: E402
-from fla_naive import REFERENCES, operands  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
+from linattn.torch import patch_fla
 
 
 def results(function, case, **alone):

@@ -3,14 +3,12 @@
 import fla_package
 import fla_twins as twins
 import pytest
+import torch
+from fla_cases import B, H, K, T, V, norm, rand
+from fla_families import FAMILIES, FORMS
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, H, K, T, V, norm, rand  # noqa: E402
-from fla_families import FAMILIES, FORMS  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 EACH = pytest.mark.parametrize("name", ["gated_delta_rule", "kda"])
 

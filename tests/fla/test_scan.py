@@ -2,14 +2,12 @@
 
 import fla_package
 import pytest
+import torch
+from fla_cases import CUTS, B, T, rand
+from fla_families import FAMILIES, D
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import CUTS, B, T, rand  # noqa: E402
-from fla_families import FAMILIES, D  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 
 def make():

@@ -5,14 +5,12 @@ from itertools import pairwise
 import fla_package
 import fla_twins as twins
 import pytest
+import torch
+from fla_cases import CUTS, B, T
+from fla_families import FAMILIES
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import CUTS, B, T  # noqa: E402
-from fla_families import FAMILIES  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 
 def make(name, batch=B):

@@ -9,17 +9,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import fla_package
 import pytest
+import torch
 from processes import output
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("ml_dtypes")
-
-import fla_package  # noqa: E402
-
-import linattn.torch.fla.ops  # noqa: E402
-from linattn.torch import fla, install_as, patch_fla  # noqa: E402
-from linattn.torch.fla import modules  # noqa: E402
+import linattn.torch.fla.ops
+from linattn.torch import fla, install_as, patch_fla
+from linattn.torch.fla import modules
 
 INSTALLED = importlib.util.find_spec("fla") and importlib.util.find_spec("triton")
 WITH_FLA = pytest.mark.skipif(not INSTALLED, reason="fla or triton is not installed")

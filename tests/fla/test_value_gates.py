@@ -1,13 +1,11 @@
 """Decays of value channels in linattn.torch.fla: gv."""
 
 import pytest
+import torch
+from fla_cases import B, H, K, T, V, rand
+from fla_twins import by_value, near, operands
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, H, K, T, V, rand  # noqa: E402
-from fla_twins import by_value, near, operands  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 
 def make(batch=B):

@@ -2,16 +2,15 @@
 
 from itertools import pairwise
 
+import jax
 import numpy as np
 import pytest
 from slow import crossed
 from table import CARRIED, CASES, same
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-import linattn.jax as la  # noqa: E402
-from linattn import ExactState, State  # noqa: E402
-from linattn.jax import _custom_calls  # noqa: E402
+import linattn.jax as la
+from linattn import ExactState, State
+from linattn.jax import _custom_calls
 
 N = 200
 CUTS = [0, 64, 192, N]

@@ -2,20 +2,18 @@
 
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
+from jax.test_util import check_grads
+from jax_cases import GATES, LENGTHS, TURNS, D, K, M, Q, V, compare, draw
 from slow import first_of_each, slow
 
 import linattn
+import linattn.jax as la
 from linattn import State
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-from jax.test_util import check_grads  # noqa: E402
-from jax_cases import GATES, LENGTHS, TURNS, D, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("wide")
 #: A function, its operands, those of its first token, options, and a state.
 W, U = abs(draw(M)), draw(M, seed=1)
 MEMORY = State(draw(2, 3, D, M), draw(2, 3, D), 2 * draw(2, 3))
@@ -120,19 +118,17 @@ def test_transforms():
 
 @pytest.mark.parametrize(
     ("call", "what"),
-    [
-        (lambda: la.mlstm(Q, K, V, *GATES, scale="a"), "mlstm: scale is 'a'"),
-        (lambda: la.mlstm(Q, K, V, *GATES, normalize=1), "mlstm: normalize is 1"),
-        (lambda: la.mlstm(Q, K, V, GATES[0], Q), "mlstm: f has shape"),
-        (lambda: la.mlstm(Q, K, V * 1j, *GATES), "mlstm: v has dtype complex"),
-        (lambda: la.mlstm(Q, K, V, *GATES, initial_state=State(V)), "initial_state is a tuple|s"),
-        (lambda: la.wkv(V, V, W[1:], U), "wkv: w has shape"),
-        (lambda: la.wkv_step(V, V, W, U, None), "wkv_step: state is None; .*initial_state"),
-        (lambda: la.linear_scan(TURNS[..., :2], V), "linear_scan: a has shape"),
-        (lambda: la.linear_scan(TURNS, V, log=1), "linear_scan: log is 1"),
-        (lambda: la.linear_scan(TURNS, V, initial_state=State(V)), "initial_state.s has shape"),
-    ],
-)
+    [(lambda: la.mlstm(Q, K, V, *GATES, scale="a"), "mlstm: scale is 'a'"),
+     (lambda: la.mlstm(Q, K, V, *GATES, normalize=1), "mlstm: normalize is 1"),
+     (lambda: la.mlstm(Q, K, V, GATES[0], Q), "mlstm: f has shape"),
+     (lambda: la.mlstm(Q, K, V * 1j, *GATES), "mlstm: v has dtype complex"),
+     (lambda: la.mlstm(Q, K, V, *GATES, initial_state=State(V)), "initial_state is a tuple|s"),
+     (lambda: la.wkv(V, V, W[1:], U), "wkv: w has shape"),
+     (lambda: la.wkv_step(V, V, W, U, None), "wkv_step: state is None; .*initial_state"),
+     (lambda: la.linear_scan(TURNS[..., :2], V), "linear_scan: a has shape"),
+     (lambda: la.linear_scan(TURNS, V, log=1), "linear_scan: log is 1"),
+     (lambda: la.linear_scan(TURNS, V, initial_state=State(V)), "initial_state.s has shape")],
+)  # fmt: skip
 def test_wrong_input(call, what):
     with pytest.raises((TypeError, ValueError), match=what):
         call()

@@ -2,20 +2,19 @@
 
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax_cases import BETA, EACH_KIND, PHI, SHARDED, D, K, N, Q, V, X, compare, draw
 from processes import output
 from slow import first_of_each, slow
 
+import linattn.jax as la
 from linattn import State
+from linattn.jax import _custom_calls
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-import jax.numpy as jnp  # noqa: E402
-from jax_cases import BETA, EACH_KIND, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
-from linattn.jax import _custom_calls  # noqa: E402
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 @EACH_KIND

@@ -97,12 +97,10 @@ def test_gradients():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"opset_version": 28}, "opset_version is 28; expected 18 to 27"),
-        ({"opset_version": 17}, "opset_version is 17"),
-        ({"dynamo": False}, "dynamo is False; expected True"),
-    ],
-)
+    [({"opset_version": 28}, "opset_version is 28; expected 18 to 27"),
+     ({"opset_version": 17}, "opset_version is 17"),
+     ({"dynamo": False}, "dynamo is False; expected True")],
+)  # fmt: skip
 def test_options(options, message):
     with pytest.raises(ValueError, match=message):
         linattn_onnx.export(torch.nn.Identity(), (torch.ones(1),), **options)

@@ -1,9 +1,6 @@
 """The calls that the tests of linattn.jax make, and their operands."""
 
-import os
-
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-
+import jax
 import numpy as np
 import pytest
 from bounds import close
@@ -11,15 +8,6 @@ from operands import dims, given, make
 from slow import first_of_each
 
 import linattn
-
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-
-@pytest.fixture(autouse=True)
-def _wide():
-    jax.config.update("jax_enable_x64", True)  # in all threads, those of devices as well
-    yield
-    jax.config.update("jax_enable_x64", False)
 
 
 def draw(*shape, seed=0):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -11,11 +13,7 @@ from torch_cases import Row, call, make, outputs, pack, state, token
 
 import linattn
 import linattn.torch
-
-linattn_onnx = pytest.importorskip("linattn.torch.onnx")
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-
+import linattn.torch.onnx as linattn_onnx
 
 RUNTIME = tuple(int(x) for x in onnxruntime.__version__.split(".")[:2])
 

@@ -163,11 +163,6 @@ def outputs(result: Any) -> list[torch.Tensor]:
     return [] if result is None else [result]
 
 
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled():
-    torch._dynamo.reset()  # the same lambda for every row would be too many versions of one
-
-
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
 EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))

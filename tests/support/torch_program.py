@@ -110,14 +110,9 @@ def errors_of_one(rank):
     q = draw(2, 5, D)
     odd = rank == 1
     for x, options in [
-        (q, {"feature_map": "zz"}),
-        (q, {"feature_map": broken}),
-        (q.numpy(), {}),
-        (q[0].tolist(), {}),
-        (q.to("meta"), {}),
-        (q.to_sparse(), {}),
-        (None, {}),
-    ]:
+        (q, {"feature_map": "zz"}), (q, {"feature_map": broken}), (q.numpy(), {}),
+        (q[0].tolist(), {}), (q.to("meta"), {}), (q.to_sparse(), {}), (None, {}),
+    ]:  # fmt: skip
         for call in (distributed.causal, distributed.noncausal):
             with pytest.raises((TypeError, ValueError) if odd else RuntimeError):
                 call(q, q, x if odd else q, **(options if odd else {}))

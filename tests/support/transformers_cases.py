@@ -9,16 +9,12 @@ import operator
 import types
 
 import pytest
+import torch
 from slow import crossed
+from transformers_models import MODELS, module
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_models import MODELS, module  # noqa: E402
-
-from linattn.torch import patch_transformers  # noqa: E402
-from linattn.torch.transformers import STAND_INS  # noqa: E402
+from linattn.torch import patch_transformers
+from linattn.torch.transformers import STAND_INS
 
 FAMILIES = [
     family for family in MODELS if importlib.util.find_spec(f"transformers.models.{family}")

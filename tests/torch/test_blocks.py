@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from bounds import close
 from states import flat
 from table import BLOCKS, allowed, first_of
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-lt = pytest.importorskip("linattn.torch")
-
-import linattn  # noqa: E402
-from linattn import feature_maps  # noqa: E402
+import linattn
+import linattn.torch as lt
+from linattn import feature_maps
 
 N = 11
 EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)

@@ -1,19 +1,17 @@
 """The stand-in for causal_conv1d against loops over its equation."""
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, exact, normal
 from slow import looped, slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal  # noqa: E402
-
-from linattn.torch.causal_conv1d import (  # noqa: E402
+from linattn.torch.causal_conv1d import (
     causal_conv1d_fn,
     causal_conv1d_interface,
     causal_conv1d_update,
     causal_conv1d_varlen_states,
 )
-from linattn.torch.causal_conv1d.causal_conv1d_interface import (  # noqa: E402
+from linattn.torch.causal_conv1d.causal_conv1d_interface import (
     causal_conv1d_update_ref,
 )
 

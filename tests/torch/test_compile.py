@@ -1,24 +1,19 @@
 """torch.compile, in one graph, of functions that create maps and states."""
 
 import pytest
+import torch
 from slow import crossed, grid, slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
+from linattn.torch import feature_maps as maps
+from linattn.torch.fla import _lent
 
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
-from linattn.torch import feature_maps as maps  # noqa: E402
-from linattn.torch.fla import _lent  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("forgotten")
 OMEGA = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 WEIGHT = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2))
 OUTSIDE = maps.DPFP(2)
 ARRAYS = linattn.feature_maps.DPFP(2)
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled():
-    torch._dynamo.reset()
 
 
 def both(function, *args, **options):

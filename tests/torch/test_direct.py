@@ -1,15 +1,13 @@
 """Calls without gradients, which go past PyTorch's operators, and those that may not."""
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_cases import EACH, ROWS, call, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch_cases import EACH, ROWS, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
-from linattn._linattn import tensor_step  # noqa: E402
-from linattn.torch._core.direct import _SEEN  # noqa: E402
+import linattn.torch as la
+from linattn._linattn import tensor_step
+from linattn.torch._core.direct import _SEEN
 
 X = torch.linspace(-1, 1, 40).view(2, 5, 4)
 
@@ -61,14 +59,10 @@ def test_plain_calls_are_direct(taken):
 
 @pytest.mark.parametrize(
     "context",
-    [
-        Seen,
-        lambda: torch.autocast("cpu", torch.bfloat16),
-        torch.profiler.profile,
-        torch.autograd.forward_ad.dual_level,
-    ],
+    [Seen, lambda: torch.autocast("cpu", torch.bfloat16), torch.profiler.profile,
+     torch.autograd.forward_ad.dual_level],
     ids=["dispatch mode", "autocast", "profiler", "forward mode"],
-)
+)  # fmt: skip
 def test_features_see_the_operator(taken, context):
     with context():
         la.causal(X, X, X)

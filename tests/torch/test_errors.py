@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch_cases as cases
 from processes import output
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402
+from torch_cases import (
     EACH,
     assert_same,
     call,
@@ -20,8 +18,8 @@ from torch_cases import (  # noqa: E402
     make,
 )
 
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
+import linattn
+import linattn.torch as la
 
 
 @EACH

@@ -5,16 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from states import flat
 from table import BLOCKS, CARRIED, CASES, same
+from tensors import arrays, leaves, step, tensor_state, tensors
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-lt = pytest.importorskip("linattn.torch")
-
-from tensors import arrays, leaves, step, tensor_state, tensors  # noqa: E402
-
-from linattn import ExactState, State, feature_maps  # noqa: E402
-from linattn.torch._core.operator import OPERATORS  # noqa: E402
+import linattn.torch as lt
+from linattn import ExactState, State, feature_maps
+from linattn.torch._core.operator import OPERATORS
 
 N = 200
 CUTS = [0, 64, 192, N]

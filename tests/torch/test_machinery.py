@@ -1,26 +1,16 @@
 """linattn.torch under opcheck, compile, export, vmap, autocast, threads and loaders."""
 
 import pytest
+import torch
+import torch_cases as cases
 from bounds import close
 from slow import slow
+from torch_cases import EACH, EACH_ONCE, ROWS, assert_same, call, leaves, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
 
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    EACH,
-    EACH_KIND_OF_STEP,
-    EACH_ONCE,
-    ROWS,
-    _forget_what_was_compiled,
-    assert_same,
-    call,
-    leaves,
-    make,
-)
-
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def _arguments(monkeypatch, row, run):
@@ -84,7 +74,7 @@ def test_compile(row):
         close(x.grad, expected[name].grad, atol=1e-13 * float(expected[name].grad.abs().max()))
 
 
-@EACH_KIND_OF_STEP
+@cases.EACH_KIND_OF_STEP
 def test_compiled_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))
     given = cases.token(row, operands, 0)

@@ -4,22 +4,20 @@ import math
 from functools import partial
 
 import pytest
+import torch
+from mamba3_twin import mimo, siso
+from mamba_cases import DTYPES, agree, check, normal
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba3_twin import mimo, siso  # noqa: E402
-from mamba_cases import DTYPES, agree, check, normal  # noqa: E402
-
-from linattn.torch.mamba_ssm._mamba3 import Memory, Rows, whole  # noqa: E402
-from linattn.torch.mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn  # noqa: E402
-from linattn.torch.mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step import (  # noqa: E402
+from linattn.torch.mamba_ssm._mamba3 import Memory, Rows, whole
+from linattn.torch.mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
+from linattn.torch.mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step import (
     apply_rotary_qk_inference_fwd,
 )
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import (
     mamba3_siso_combined,
 )
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_step import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_step import (
     mamba3_siso_step,
 )
 

@@ -3,14 +3,12 @@
 import itertools
 
 import pytest
+import torch
+from mamba3_twin import heads, recurrence
+from mamba_cases import agree
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba3_twin import heads, recurrence  # noqa: E402
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch.mamba_ssm import Mamba3  # noqa: E402
-from linattn.torch.mamba_ssm.utils.generation import InferenceParams  # noqa: E402
+from linattn.torch.mamba_ssm import Mamba3
+from linattn.torch.mamba_ssm.utils.generation import InferenceParams
 
 WIDTH, BATCH, N = 16, 2, 9
 SMALL = {"d_state": 8, "headdim": 8}
@@ -19,10 +17,8 @@ LAYERS = {
     "SISO, norm": {"is_outproj_norm": True, "ngroups": 2, "rope_fraction": 1.0},
     "SISO, softplus": {"A_activation": "softplus", "expand": 1.5, "A_floor": 0.5},
     "MIMO": {"is_mimo": True, "mimo_rank": 3},
-    "MIMO, norm": {
-        "is_mimo": True, "mimo_rank": 2, "is_outproj_norm": True, "ngroups": 4,
-        "rope_fraction": 1.0, "fuse_pregate_headwise_norm": False,
-    },
+    "MIMO, norm": {"is_mimo": True, "mimo_rank": 2, "is_outproj_norm": True, "ngroups": 4,
+                   "rope_fraction": 1.0, "fuse_pregate_headwise_norm": False},
 }  # fmt: skip
 EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
 

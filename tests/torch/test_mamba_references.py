@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, exact, normal, wide
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
-
-from linattn.torch.causal_conv1d import causal_conv1d_interface as conv  # noqa: E402
-from linattn.torch.causal_conv1d import causal_conv1d_varlen as varlen  # noqa: E402
-from linattn.torch.mamba_ssm.ops import selective_scan_interface as scans  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton import (  # noqa: E402
+from linattn.torch.causal_conv1d import causal_conv1d_interface as conv
+from linattn.torch.causal_conv1d import causal_conv1d_varlen as varlen
+from linattn.torch.mamba_ssm.ops import selective_scan_interface as scans
+from linattn.torch.mamba_ssm.ops.triton import (
     layer_norm,
     layernorm_gated,
     selective_state_update,

@@ -3,18 +3,16 @@
 import functools
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, normal, wide
+from torch.nn.functional import linear, rms_norm, silu, softplus
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, normal, wide  # noqa: E402
-from torch.nn.functional import linear, rms_norm, silu, softplus  # noqa: E402
-
-from linattn.torch.mamba_ssm.ops.selective_scan_interface import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.selective_scan_interface import (
     mamba_inner_fn,
     selective_scan_fn,
     selective_scan_ref,
 )
-from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (
     mamba_chunk_scan_combined,
     mamba_split_conv1d_scan_combined,
 )
@@ -359,10 +357,8 @@ ERRORS = {
     "C has dtype torch.complex64": scan_error(4, Z(6, 3, dtype=torch.complex64)),
     "z is a float": scan_error(6, 1.0),
     "x_proj_weight has shape (4, 6); expected at least 5 rows, as B is None and C is given": (
-        lambda: mamba_inner_fn(
-            Z(2, 12, 7), Z(6, 1, 4), None, Z(4, 6), Z(6, 2), Z(6, 6), None, -Z(6, 3),
-            C=Z(2, 3, 7),
-        )
+        lambda: mamba_inner_fn(Z(2, 12, 7), Z(6, 1, 4), None, Z(4, 6), Z(6, 2), Z(6, 6), None,
+                               -Z(6, 3), C=Z(2, 3, 7))
     ),
     "D has shape (1,)": scan_error(5, Z(1)),
     "x has shape (2, 7, 20)": ssd_error(0, Z(2, 7, 20)),

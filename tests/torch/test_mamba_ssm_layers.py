@@ -5,18 +5,16 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from mamba_cases import agree
 from processes import output
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel  # noqa: E402
-from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel
+from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (
     mamba_split_conv1d_scan_combined,
 )
-from linattn.torch.mamba_ssm.utils.generation import (  # noqa: E402
+from linattn.torch.mamba_ssm.utils.generation import (
     InferenceParams,
     decode,
     sample,

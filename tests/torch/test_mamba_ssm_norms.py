@@ -3,13 +3,11 @@
 import functools
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, exact, normal, wide
+from torch.nn.functional import silu
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
-from torch.nn.functional import silu  # noqa: E402
-
-from linattn.torch.mamba_ssm.ops.triton import layer_norm, layernorm_gated  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton import layer_norm, layernorm_gated
 
 ROWS, DIM, EPS = (2, 3), 6, 1e-5
 

@@ -1,13 +1,11 @@
 """One token of the scans of the stand-in for mamba_ssm against its equation."""
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, exact, normal, wide
+from torch.nn.functional import silu, softplus
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
-from torch.nn.functional import silu, softplus  # noqa: E402
-
-from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (
     selective_state_update,
 )
 

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+import torch_cases as cases
+from torch_cases import EACH, EACH_STEP, call, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-import torch_cases as cases  # noqa: E402
-from torch_cases import EACH, EACH_STEP, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
-from linattn._linattn import tensor_array, tensor_call  # noqa: E402
-from linattn.torch._core.direct import _SEEN, array  # noqa: E402
+import linattn.torch as la
+from linattn._linattn import tensor_array, tensor_call
+from linattn.torch._core.direct import _SEEN, array
 
 # --- arrays of the memory of tensors -------------------------------------------------
 
@@ -60,11 +58,9 @@ class Odd:
 def test_memory_that_is_refused():
     address = torch.ones(2, 3).data_ptr()
     for odd in (
-        (1.5, (2, 3), (3, 1)),
-        (address, (2, "3"), (3, 1)),
-        (address, 6, (3, 1)),
+        (1.5, (2, 3), (3, 1)), (address, (2, "3"), (3, 1)), (address, 6, (3, 1)),
         (0, (2, 3), (3, 1)),
-    ):
+    ):  # fmt: skip
         with pytest.raises(TypeError):
             tensor_array(_SEEN, Odd(*odd))
     with pytest.raises(IndexError):

@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from fused_cases import LAYERS, make
 from slow import each, slow
 from states import flat
 from table import CASES, FIRST, apply, rows, same
+from tensors import arrays, leaves, step, tensor_state, tensors
 
+import linattn.torch
 from linattn import FusedState, State
-
-torch = pytest.importorskip("torch")
-from tensors import arrays, leaves, step, tensor_state, tensors  # noqa: E402
-
-import linattn.torch  # noqa: E402
 
 P, LEAD, N = 7, (3, 2), 5
 INDICES = np.array([5, 0, 3])

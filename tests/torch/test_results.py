@@ -2,28 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
+import torch_cases as cases
 from bounds import close
+from torch_cases import EACH, RECURRENT, ROWS, assert_same, call, leaves, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
 
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    EACH,
-    EACH_KIND_OF_STEP,
-    EACH_RECURRENT,
-    EACH_STEP,
-    RECURRENT,
-    ROWS,
-    STEPPED,
-    _forget_what_was_compiled,
-    assert_same,
-    call,
-    leaves,
-    make,
-)
-
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 @EACH
@@ -50,7 +37,7 @@ def test_bfloat16(row):
         assert x.grad.dtype is torch.bfloat16 and x.grad.isfinite().all(), name
 
 
-@EACH_RECURRENT
+@cases.EACH_RECURRENT
 def test_states(row):
     """Given and returned, as those of arrays, and a sequence cut in two goes on."""
     operands, start = make(row), cases.state(row)
@@ -62,7 +49,7 @@ def test_states(row):
     assert_same((o, end), expected)
 
 
-@EACH_STEP
+@cases.EACH_STEP
 def test_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))
     array_state = cases.pack(row, cases.arrays(cases.state(row)))
@@ -78,7 +65,7 @@ def test_steps(row):
         assert_same((again, same), (o, after))
 
 
-@EACH_KIND_OF_STEP
+@cases.EACH_KIND_OF_STEP
 def test_steps_in_place_are_seen_by_backward(row):
     """As those of PyTorch's own operators: what a gradient needs and is no more is an error."""
     operands, start = leaves(make(row)), cases.state(row)
@@ -104,7 +91,7 @@ def test_steps_in_place_are_seen_by_backward(row):
         versions = after
 
 
-@EACH_STEP
+@cases.EACH_STEP
 def test_steps_in_place_in_inference_mode(row):
     """Of tensors made there, which count no versions, and of others, which do."""
     given, other = cases.token(row, make(row), 0), cases.state(row)
@@ -168,7 +155,7 @@ def test_gradients(row):
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
 
 
-@EACH_RECURRENT
+@cases.EACH_RECURRENT
 def test_gradients_of_states_and_through_them(row):
     operands, start = leaves(make(row)), leaves(cases.state(row))
     names, fields = tuple(operands), tuple(start)

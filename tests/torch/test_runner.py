@@ -7,12 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import linattn  # noqa: E402
-import linattn.torch  # noqa: E402
-from linattn import _linattn  # noqa: E402
-from linattn.torch._core import runner  # noqa: E402
+import linattn
+import linattn.torch
+from linattn import _linattn
+from linattn.torch._core import runner
 
 WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 RUNNER = ctypes.CFUNCTYPE(None, WORK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)

@@ -3,15 +3,13 @@
 import itertools
 
 import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch_cases as cases
+from bounds import close
+from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch.autograd.forward_ad as forward_ad  # noqa: E402
-import torch_cases as cases  # noqa: E402
-from bounds import close  # noqa: E402
-from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
+import linattn.torch as la
 
 REFUSED = {"expected_exception": NotImplementedError, "match": "no forward-mode derivative"}
 

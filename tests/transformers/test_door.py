@@ -9,15 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+import transformers_door as door
 from processes import python
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-import transformers_door as door  # noqa: E402
-from transformers_cases import FAMILIES, close  # noqa: E402
-from transformers_models import build, module  # noqa: E402
+from transformers_cases import FAMILIES, close
+from transformers_models import build, module
 
 PROGRAM = Path(door.__file__)
 #: Its model trains on another form of the layer where mamba_ssm is there, with other results.

@@ -9,13 +9,9 @@ import functools
 import itertools
 
 import pytest
+import torch
 from slow import slow
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import (  # noqa: E402
+from transformers_cases import (
     FAMILIES,
     cache_of,
     close,
@@ -25,11 +21,11 @@ from transformers_cases import (  # noqa: E402
     normal,
     refuse,
 )
-from transformers_models import VOCABULARY, build, module  # noqa: E402
+from transformers_models import VOCABULARY, build, module
 
-import linattn.torch as la  # noqa: E402
-from linattn.torch import patch_transformers  # noqa: E402
-from linattn.torch.transformers import _tokens  # noqa: E402
+import linattn.torch as la
+from linattn.torch import patch_transformers
+from linattn.torch.transformers import _tokens
 
 families = each_of(FAMILIES)
 
@@ -297,12 +293,9 @@ def test_packed_sequences_that_a_model_mixes(family):
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [
-        ("inkling", "InklingAttention"),
-        ("inkling2", "Inkling2FullAttention"),
-        ("inkling2", "Inkling2SlidingAttention"),
-    ],
-)
+    [("inkling", "InklingAttention"), ("inkling2", "Inkling2FullAttention"),
+     ("inkling2", "Inkling2SlidingAttention")],
+)  # fmt: skip
 def test_packed_sequences_that_a_convolution_mixes(family, name):
     """Its layers hand no keywords on to their short convolutions."""
     with patch_transformers(), pytest.raises(ValueError, match=f"{name}: .*does not separate"):
