@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from mamba_signatures import SIGNATURES
+from signatures import MAMBA as SIGNATURES
 
 import linattn.torch
 from linattn.torch import install_as

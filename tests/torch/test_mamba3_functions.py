@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from mamba3_twin import mimo, siso
-from mamba_cases import DTYPES, agree, check, normal
+from mamba_cases import DTYPES, agree, check, errors, normal
 
 from linattn.torch.mamba_ssm._mamba3 import Memory, Rows, whole
 from linattn.torch.mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
@@ -386,10 +386,4 @@ ERRORS = {
     ),
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    kind, run = ERRORS[message]
-    with pytest.raises(kind) as error:
-        run()
-    assert message in str(error.value)
+test_errors = errors(ERRORS)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from bounds import close, roundings
+from signatures import XLSTM as SIGNATURES
 from slow import slow
-from xlstm_signatures import SIGNATURES
 
 from linattn import State, reference
 from linattn.torch import install_as
