@@ -17,7 +17,7 @@ BLOCKS = [
     row._replace(options=row.options | {"block": 4})
     for row in ROWS
     if row.name in ("causal", "delta", "gated", "gated_delta")
-    and "bonus" not in row.more
+    and "bonus" not in row.letters
     and row.options.get("feature_map") is not POSITIVE
 ]
 #: All rows, and a step for each operator.

@@ -48,13 +48,11 @@ class Call(NamedTuple):
         operands = make(self.row, dtype)
         if self.step:
             operands = token(self.row, operands, 3)
-        return {"operands": operands} | (
-            {"state": state(self.row, dtype)} if self.row.state else {}
-        )
+        return {"operands": operands} | ({"state": state(self.row, dtype)} if self.row.held else {})
 
     def run(self, module: Any, inputs: dict[str, Any]) -> Any:
         options: dict[str, Any] = {}
-        if self.row.state:
+        if self.row.held:
             start = pack(self.row, inputs["state"])
             options = {"state": start} if self.step else {
                 "initial_state": start, "return_state": True,

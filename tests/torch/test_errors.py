@@ -25,7 +25,7 @@ import linattn.torch as la
 @EACH
 def test_wrong_tensors(row):
     operands = make(row)
-    for name in row.operands:
+    for name in row.letters:
         wrong = {
             "complex": (operands[name].to(torch.complex64), "real numbers"),
             "sparse": (operands[name].to_sparse(), "to_dense"),

@@ -26,6 +26,7 @@ def test_results_and_gradients(case, dtype):
     operands = case.operands((2, 3), 9, dtype=dtype)
     given = tensors(operands, requires_grad=True)
     o = case.call(given, lt)
+    assert str(o.dtype) == f"torch.{dtype}" and o.is_contiguous()
     np.testing.assert_array_equal(o.detach().numpy(), case.call(operands))
     o.backward(torch.tensor(operands["grad_out"]))
     assert_same([given[x].grad for x in case.letters], case.backward(operands))

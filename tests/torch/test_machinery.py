@@ -40,7 +40,7 @@ def test_opcheck(row, checks, monkeypatch):
     def run():
         o = call(la, row, operands)
         o.sum().backward()
-        if row.state:
+        if row.held:
             start = cases.pack(row, leaves(cases.state(row)))
             o, end = call(la, row, operands, initial_state=start, return_state=True)
             (o.sum() + cases.outputs(end)[0].sum()).backward()
@@ -106,7 +106,7 @@ def test_export(row):
 def test_vmap_and_func_grad(row):
     """Over the first axis of all, and of each operand alone; gradients by sample."""
     batches = [make(row, seed=i) for i in range(3)]
-    stacked = {name: torch.stack([x[name] for x in batches]) for name in row.operands}
+    stacked = {name: torch.stack([x[name] for x in batches]) for name in row.letters}
 
     def loss(operands):
         return call(la, row, operands).square().sum()
@@ -120,15 +120,15 @@ def test_vmap_and_func_grad(row):
     expected = [torch.func.grad(loss)(x) for x in batches]
     close_to(
         torch.vmap(torch.func.grad(loss))(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
     )
     close_to(
         torch.func.grad(lambda x: torch.vmap(loss)(x).sum())(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
     )
-    for name in row.operands:
+    for name in row.letters:
         mixed = batches[0] | {name: stacked[name].movedim(0, -1)}
-        dims = {x: -1 if x == name else None for x in row.operands}
+        dims = {x: -1 if x == name else None for x in row.letters}
         each = [batches[0] | {name: x} for x in stacked[name]]
         close(
             torch.vmap(lambda x: call(la, row, x), in_dims=(dims,))(mixed),
@@ -136,7 +136,7 @@ def test_vmap_and_func_grad(row):
         )  # fmt: skip
         found = torch.vmap(torch.func.grad(loss), in_dims=(dims,))(mixed)
         expected = [torch.func.grad(loss)(x) for x in each]
-        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.operands})
+        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.letters})
 
 
 @pytest.mark.slow

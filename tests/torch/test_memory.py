@@ -192,7 +192,7 @@ def test_one_device_for_all(row):
     lengths = {x: y.to("meta") for x, y in row.options.items() if x == "key_lengths"}
     o = call(la, row, everywhere, **lengths)
     assert o.is_meta and o.shape == call(la, row, operands).shape
-    for name in row.operands:
+    for name in row.letters:
         for mixed in sides(operands, name):
             with pytest.raises(TypeError, match=rf"{row.name}: .*expected one device for all"):
                 call(la, row, mixed)

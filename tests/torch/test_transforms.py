@@ -48,10 +48,10 @@ def test_tangents_of_gradients_are_refused(row):
     o = call(la, row, operands)
     with forward_ad.dual_level(), pytest.raises(**REFUSED):
         torch.autograd.grad(o, list(operands.values()), dual(torch.ones_like(o)))
-    x = operands[row.operands[0]].detach()
+    x = operands[next(iter(row.letters))].detach()
 
     def loss(x):
-        return call(la, row, operands | {row.operands[0]: x}).sum()
+        return call(la, row, operands | {next(iter(row.letters)): x}).sum()
 
     with pytest.raises(**REFUSED):
         torch.func.jacfwd(torch.func.grad(loss))(x)
@@ -144,7 +144,7 @@ def test_steps_in_place_under_vmap(row):
 @EACH_STEP
 def test_a_state_that_is_shared_under_vmap(row):
     token, state = cases.token(row, make(row), 0), cases.state(row)
-    name = row.operands[0]
+    name = next(iter(row.letters))
 
     def one(x):
         return call(la, row, token | {name: x}, step=True, state=cases.pack(row, state),
@@ -163,9 +163,9 @@ def test_states_under_vmap_of_vmap(row):
     """Of all axes, and of some; absent fields of a state need ``out_dims`` None."""
     batches = [[make(row, seed=2 * i + j) for j in range(2)] for i in range(3)]
     stacked = {x: torch.stack([torch.stack([b[x] for b in a]) for a in batches])
-               for x in row.operands}  # fmt: skip
+               for x in row.letters}  # fmt: skip
     start = cases.pack(row, cases.state(row))
-    there = 0 if row.state == "conv" else type(start)(*(None if x is None else 0 for x in start))
+    there = 0 if torch.is_tensor(start) else type(start)(*(None if x is None else 0 for x in start))
 
     def whole(operands):
         return call(la, row, operands, initial_state=start, return_state=True)
@@ -196,7 +196,7 @@ def test_batched_gradients(row):
     """As of one gradient after another: is_grads_batched, and vectorized Jacobians."""
     operands = cases.leaves(make(row))
     results = [call(la, row, operands)]
-    if row.state:
+    if row.held:
         start = cases.pack(row, cases.state(row))
         o, end = call(la, row, operands, initial_state=start, return_state=True)
         results += [o, cases.outputs(end)[0]]
