@@ -272,6 +272,7 @@ def test_no_patch_of_the_stand_in(stand_in):
     assert linattn.torch.patched() == []
 
 
+@pytest.mark.slow
 def test_programs_without_fla(tmp_path):
     """LINATTN_PATCH=fla stands in for a package that is not there."""
     script = tmp_path / "script.py"

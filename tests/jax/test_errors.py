@@ -275,6 +275,7 @@ assert linattn.jax
 """
 
 
+@pytest.mark.slow
 def test_older_versions_of_jax():
     """Below the version that pyproject.toml promises, importing the bridge says what it needs."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

@@ -12,22 +12,23 @@ import linattn
 import linattn.torch.onnx
 from linattn.reference.maps import twin
 
+PLAIN = [row for row in ROWS if "block" not in row.options]
 #: Those whose tokens may be in blocks.
 BLOCKS = [
     row._replace(options=row.options | {"block": 4})
-    for row in ROWS
+    for row in PLAIN
     if row.name in ("causal", "delta", "gated", "gated_delta")
     and "bonus" not in row.letters
     and row.options.get("feature_map") is not POSITIVE
 ]
 #: All rows, and a step for each operator.
 CALLS = [
-    *map(Call, [*ROWS, *BLOCKS]),
+    *map(Call, [*PLAIN, *BLOCKS]),
     *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values()),
 ]
 #: A row and a call in blocks of each operator, and some steps.
 FEW = [
-    *(Call(x) for y in (ROWS, BLOCKS) for x in {x.name: x for x in reversed(y)}.values()),
+    *(Call(x) for y in (PLAIN, BLOCKS) for x in {x.name: x for x in reversed(y)}.values()),
     *CALLS[-4:],
 ]
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -167,6 +168,7 @@ def test_batches_and_lengths_that_vary(target):
         close_to(run(proto, given), [x.numpy() for x in calls(*given)])
 
 
+@pytest.mark.slow
 def test_dimensions_of_heads_that_vary():
     args = drawn(2, 3, 6, 4), drawn(2, 3, 6, 4), drawn(2, 3, 6, 5)
     shapes = (({0: DYNAMIC, 1: DYNAMIC},) * 3,)
@@ -237,6 +239,7 @@ def test_a_state_is_written_to():
 # --- torch.onnx.export alone, and files ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_exporter_of_pytorch_knows_the_operators(tmp_path):
     args = drawn(2, 3, 6, 4), drawn(2, 3, 6, 4), drawn(2, 3, 6, 5)
     file = tmp_path / "model.onnx"
@@ -246,6 +249,7 @@ def test_exporter_of_pytorch_knows_the_operators(tmp_path):
     close_to(run(proto, args), [linattn.torch.causal(*args).numpy()])
 
 
+@pytest.mark.slow
 def test_file(tmp_path):
     x = drawn(2, 6, 5)
     file = tmp_path / "model.onnx"

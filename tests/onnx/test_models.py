@@ -5,6 +5,7 @@ import pytest
 import torch
 from bounds import close, roundings
 from onnx_models import Function, exported, kinds, linattn_onnx, run
+from slow import slow
 
 import linattn
 import linattn.torch
@@ -72,27 +73,25 @@ def test_model_of_transformers():
 # --- what cannot be exported ---------------------------------------------------------------------
 
 
-def test_packed_sequences():
-    x = torch.ones(5, 4)
-    model = Function(lambda x, ends: linattn.torch.causal(x, x, x, cu_seqlens=ends))
-    with pytest.raises(NotImplementedError, match=r"causal with cu_seqlens .* key_lengths"):
-        exported(model, (x, torch.tensor([0, 2, 5])))
+def slope(x):
+    return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
 
 
-def test_exact_states():
-    model = Function(lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0])
-    with pytest.raises(
-        NotImplementedError, match=r"causal with an ExactState .* return_state=True"
-    ):
-        exported(model, (torch.ones(5, 4),))
+X, BOUNDS = torch.ones(5, 4, requires_grad=True), torch.tensor([0, 2, 5])
+REFUSED = [
+    (lambda x, ends: linattn.torch.causal(x, x, x, cu_seqlens=ends), (X, BOUNDS),
+     "causal with cu_seqlens .* key_lengths"),
+    (lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0], (X,),
+     "causal with an ExactState .* return_state=True"),
+    (slope, (X,), "gated with a gradient .* its output alone"),
+]  # fmt: skip
 
 
-def test_gradients():
-    def slope(x):
-        return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
-
-    with pytest.raises(NotImplementedError, match=r"gated with a gradient .* its output alone"):
-        exported(Function(slope), (torch.ones(5, 4, requires_grad=True),))
+@pytest.mark.parametrize("refused", [REFUSED[0], *slow(*REFUSED[1:])])
+def test_what_cannot_be_exported(refused):
+    call, args, words = refused
+    with pytest.raises(NotImplementedError, match=words):
+        exported(Function(call), args)
 
 
 @pytest.mark.parametrize(

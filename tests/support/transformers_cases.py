@@ -37,6 +37,15 @@ def close(a, b, *, part=PART, more=0.0):
     torch.testing.assert_close(a, b, rtol=0, atol=part * b.abs().max().item() + more)
 
 
+def same_gradients(found, expected):
+    """Those of a model's parameters differ by no more than roundings."""
+    assert found.keys() == expected.keys() and len(found) > 5
+    # Of some parameters the library's own gradient is a small difference of large sums.
+    roundings = 1e-6 * max(g.abs().max().item() for g in expected.values())
+    for name, g in expected.items():
+        close(found[name], g, more=roundings)
+
+
 def cache_of(out):
     """The name of the cache in a model's output, which depends on the library's version."""
     return next(x for x in ("cache", "cache_params", "past_key_values") if x in out)

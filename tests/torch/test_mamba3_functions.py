@@ -129,6 +129,7 @@ def test_norm_before_the_gate(flat):
     check(ours, expected, [*rank_more(), weight], torch.float64)
 
 
+@pytest.mark.slow
 def test_gradients_by_differences():
     """Of all operands and states, for what follows as well as for the results."""
     given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=2))]

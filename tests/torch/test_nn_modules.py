@@ -9,7 +9,7 @@ import pytest
 import torch
 from bounds import close
 from layer_cases import BATCH, EACH, KINDS, MASK, E, by_steps, leaves, made, tokens, within
-from slow import only
+from slow import only, slow
 
 from linattn.torch import nn
 
@@ -103,7 +103,7 @@ def test_states_of_narrow_layers(new):
     close(stepped.detach().float(), y.detach().float(), atol=2**-6 * y.abs().max().item())
 
 
-@pytest.mark.parametrize("new", only(["linear", "gated-delta-net", "linformer-heads"], KINDS))
+@pytest.mark.parametrize("new", only(["gated-delta-net", "linformer-heads"], KINDS))
 def test_compile(new):
     """In one graph: a sequence, its state, a step, and gradients; padding as well."""
     layer, x = made(new), tokens()
@@ -134,7 +134,7 @@ def test_compiled_once_for_all_sizes():
             within(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask))
 
 
-@pytest.mark.parametrize("method", ["forward", "step"])
+@pytest.mark.parametrize("method", ["forward", *slow("step")])
 def test_classes_share_no_limit_of_recompilations(method):
     """Torch.compile counts the compiled versions of each code, and fails or falls back past 8."""
     kinds = nn.LinearAttention, nn.PerformerAttention, nn.FastWeightAttention

@@ -78,6 +78,7 @@ print(os.waitpid(child, 0)[1], np.array_equal(linattn.causal(q, q, q), expected)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_fork(interpreter):
     """OpenMP's threads do not survive it, and a call on them would hang."""
