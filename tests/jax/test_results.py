@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from jax_cases import BETA, EACH, EACH_ONCE, LENGTHS, D, K, M, Q, V, compare, draw
+from jax_cases import BETA, EACH, EACH_LENGTH, LENGTHS, D, K, M, Q, V, compare, draw
 
 import linattn
 import linattn.jax as la
@@ -16,7 +16,7 @@ from linattn import State
 pytestmark = pytest.mark.usefixtures("wide")
 
 
-@EACH_ONCE
+@EACH_LENGTH
 def test_results_and_gradients(name, operands, options):
     """Those of the arrays, in jit; the gradients by finite differences."""
     run = jax.jit(partial(getattr(la, name), **options))

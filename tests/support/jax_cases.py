@@ -67,13 +67,22 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
-#: One of each function, and one with lengths of each kind; of each kind of recurrence, and others.
-EACH_ONCE, EACH_KIND = (
+
+
+def _lengths(case):
+    """A kind for lengths of each function, and for what `test_every_case` has not."""
+    own = {"key_lengths", "cu_seqlens"} & {*case[2]}
+    return (case[0], *own) if own or case[0] == "log_decay" else None
+
+
+def _recurrence(case):
+    kinds = "gated_delta", "selective_scan", "mlstm", "softmax_attention"
+    return case[0] in kinds and case[0]
+
+
+EACH_LENGTH, EACH_KIND = (
     pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS, kind=kind))
-    for kind in (
-        lambda x: (x[0], *({"key_lengths", "cu_seqlens"} & {*x[2]})),
-        lambda x: x[0] in ("gated_delta", "selective_scan", "mlstm", "softmax_attention") and x[0],
-    )
+    for kind in (_lengths, _recurrence)
 )
 ATTENTION = [
     case
