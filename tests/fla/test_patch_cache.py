@@ -8,18 +8,12 @@ import pytest
 import torch
 from fla_models import build, tokens
 
-from linattn.torch import patch_fla
 from linattn.torch.fla import _lent
 
+pytestmark = pytest.mark.usefixtures("fla_patched")
 FAMILIES = ["Comba", "DeltaNet", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LightNet", "RWKV6",
             "RWKV7", "RetNet"]  # fmt: skip
 IDS = tokens(2, 24)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _patched():
-    with patch_fla():
-        yield
 
 
 @pytest.fixture

@@ -13,13 +13,7 @@ from fla.modules.layernorm_gated import layernorm_fn, rmsnorm_fn
 from fla.modules.rotary import rotary_embedding
 from fla.modules.token_shift import token_shift
 
-from linattn.torch import patch_fla
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _patched():
-    with patch_fla():
-        yield
+pytestmark = pytest.mark.usefixtures("fla_patched")
 
 
 def _random(*shape, seed=0):

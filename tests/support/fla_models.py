@@ -75,3 +75,13 @@ def enlarged(model):
 
 def tokens(*shape, seed=0):
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def by_steps(model, ids, prompt):
+    """The logits of a prompt of so many tokens and of the tokens after it one by one."""
+    out = model(ids[:, :prompt], use_cache=True)
+    pieces = [out.logits]
+    for i in range(prompt, ids.shape[1]):
+        out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
+        pieces.append(out.logits)
+    return torch.cat(pieces, 1)

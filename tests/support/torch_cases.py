@@ -121,6 +121,17 @@ def token(row: Row, operands: dict[str, torch.Tensor], i: int) -> dict[str, torc
     return {name: tokens(row.letters[name], x, i) for name, x in operands.items()}
 
 
+def one_token(name: str) -> tuple[tuple[torch.Tensor, ...], linattn.State]:
+    """The operands of a rule's step by position, of two heads, and a state."""
+    q, k, v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
+    more = {
+        "causal": (), "delta": (k[:, 0],), "gated": (-v[:, 0].abs(),),
+        "gated_delta": (-v[:, 0].abs(), k[:, 0]), "dplr": (-k, k, -v.abs()),
+    }[name]  # fmt: skip
+    state = linattn.State(torch.ones(2, 4, 4), torch.ones(2, 4) if name == "causal" else None)
+    return (q, k, v, *more), state
+
+
 def outputs(result: Any) -> list[torch.Tensor]:
     """All tensors of a result, states unpacked."""
     if isinstance(result, tuple):

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from operands import STEPS
 from slow import crossed, grid, slow
+from torch_cases import one_token
 
 import linattn
 import linattn.torch as la
@@ -127,27 +129,16 @@ def test_layers_from_their_first_state(name):
     torch.testing.assert_close(found, expected)
 
 
-def _operands(name):
-    """A token of each operator, and its state."""
-    q, k, v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
-    more = {
-        "": (), "delta_": (k[:, 0],), "gated_": (-v[:, 0].abs(),),
-        "gated_delta_": (-v[:, 0].abs(), k[:, 0]), "dplr_": (-k, k, -v.abs()),
-    }[name]  # fmt: skip
-    state = la.State(torch.ones(2, 4, 4), None if name else torch.ones(2, 4))
-    return (q, k, v, *more), state
-
-
-FEW_STEPS = ["", "gated_delta_", *slow("delta_", "gated_", "dplr_")]
+FEW_STEPS = ["causal", "gated_delta", *slow("delta", "gated", "dplr")]
 
 
 @pytest.mark.parametrize("name", FEW_STEPS)
 def test_steps_with_gradients(name):
     def loss(*args):
-        o, state = getattr(la, f"{name}step")(*args[:-1], args[-1])
+        o, state = getattr(la, STEPS[name])(*args[:-1], args[-1])
         return o.square().sum() + state.s.square().sum()
 
-    operands, state = _operands(name)
+    operands, state = one_token(name)
     leaves = [x.detach().clone().requires_grad_() for x in operands]
     same = [x.detach().clone().requires_grad_() for x in operands]
     loss(*leaves, state).backward()
@@ -157,7 +148,7 @@ def test_steps_with_gradients(name):
 
 def test_steps_are_seen_where_they_have_to_be():
     """By autograd, vmap and autocast: other calls take an operator that they do not know."""
-    (q, k, v, beta), state = _operands("delta_")
+    (q, k, v, beta), state = one_token("delta")
 
     def function(q):
         return la.delta_step(q, k, v, beta, state)[0]
@@ -178,8 +169,8 @@ def test_steps_are_seen_where_they_have_to_be():
 def test_a_step_in_place_copies_no_state(name):
     """The compiled code calls the operator on the state itself, and nothing else."""
     inductor = pytest.importorskip("torch._inductor.utils")
-    operands, state = _operands(name)
-    step = getattr(la, f"{name}step")
+    operands, state = one_token(name)
+    step = getattr(la, STEPS[name])
     compiled = torch.compile(
         lambda *args: step(*args, state, in_place=True)[0], fullgraph=True, dynamic=False
     )
@@ -187,7 +178,7 @@ def test_a_step_in_place_copies_no_state(name):
         _, (code,) = inductor.run_and_get_code(compiled, *operands)
     body = code[code.index("def call(") :]
     body = body[: body.index("return (")]
-    assert f"linattn.{name}step_.default(" in body
+    assert f"linattn.{STEPS[name]}_.default(" in body
     for word in ("clone", "copy_", "empty_strided", "fused"):
         assert word not in body
 
@@ -195,7 +186,7 @@ def test_a_step_in_place_copies_no_state(name):
 @pytest.mark.parametrize("step", [False, True])
 def test_few_guards(step):
     """What a compiled call checks each time, which takes longer than a step if it is a lot."""
-    (q, k, v, g, beta), state = _operands("gated_delta_")
+    (q, k, v, g, beta), state = one_token("gated_delta")
     counts = []
 
     def count(guards):
@@ -217,7 +208,7 @@ def test_few_guards(step):
 
 
 def test_wrong_operands_raise_when_compiled():
-    (q, k, v), state = _operands("")
+    (q, k, v), state = one_token("causal")
     compiled = torch.compile(la.step, fullgraph=True, backend="aot_eager")
     with pytest.raises(Exception, match=r"k has shape|[Ss]hape|size"):
         compiled(q, k[:, :3], v, state)
@@ -228,7 +219,7 @@ def test_wrong_operands_raise_when_compiled():
 )
 def test_indices_of_pools_are_checked(step, dynamic):
     """At each call, before a row is written."""
-    operands = [torch.stack([x, x]) for x in _operands("delta_")[0]]
+    operands = [torch.stack([x, x]) for x in one_token("delta")[0]]
     more = {} if step else {"return_state": True}
     if not step:
         operands = [x.unsqueeze(-1 if x.ndim == 2 else -2) for x in operands]
