@@ -1,4 +1,4 @@
-"""What single rules of linattn.torch.fla take besides: options, gates, other forms."""
+"""What single rules of linattn.torch.fla take besides: options, gates, forms, compiled calls."""
 
 import importlib
 from itertools import pairwise
@@ -267,3 +267,34 @@ def test_rwkv4():
         near(y, z, 1e-12)
     with pytest.raises(ValueError, match=r"fused_recurrent_rwkv4: state has shape"):
         fla.fused_recurrent_rwkv4(w, u, k, v, start[:1])
+
+
+X = twins.operands()
+
+
+def comba(q):
+    return fla.chunk_comba(q, X["k"], X["v"], X["p"], X["g"], X["beta"])[0]
+
+
+def slots(q):
+    return fla.chunk_gsa(q, X["k"], X["v"], X["a"], -X["a"].abs())[0]
+
+
+def mesa(q):
+    return fla.chunk_mesa_net(q, X["k"], X["v"], X["g"], X["beta"], torch.ones_like(q[0, 0]))[0]
+
+
+COMPILED = [pytest.param(comba, True, marks=pytest.mark.slow), (slots, False),
+         pytest.param(mesa, False, marks=pytest.mark.slow)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "whole"), COMPILED)
+def test_compiled(run, whole):
+    """In one graph, or with a break where PyTorch cannot trace a gradient."""
+    q, same = X["q"].clone().requires_grad_(), X["q"].clone().requires_grad_()
+    o, want = torch.compile(run, fullgraph=whole, backend="eager")(q), run(same)
+    assert o.shape[2] == H
+    near(o, want, 1e-15)
+    for y in (o, want):
+        y.square().sum().backward()
+    near(q.grad, same.grad, 1e-15)

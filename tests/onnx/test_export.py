@@ -47,9 +47,6 @@ def close_to(actual, expected, dtype=None):
         close(x, y, atol=atol)
 
 
-# --- every operator, in one model for each target ------------------------------------------------
-
-
 class Model:
     """Calls of the tables, exported as a target and computed."""
 
@@ -125,9 +122,6 @@ def test_update_rules_of_opset_27():
     close_to(reference.run(None, feed(proto, args)), expected)
 
 
-# --- sizes that are known only when a model runs -------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS[:3], ids=lambda x: x.name)
 def test_batches_and_lengths_that_vary(target):
@@ -176,9 +170,6 @@ def test_dimensions_of_heads_that_vary():
     assert "Scan" in kinds(proto)
     args = drawn(1, 5, 6, 4), drawn(1, 5, 6, 4), drawn(1, 5, 6, 5)
     close_to(run(proto, args), [linattn.torch.causal(*args).numpy()])
-
-
-# --- dtypes, maps, states ------------------------------------------------------------------------
 
 
 def test_results_of_16_bits_are_rounded_once():
@@ -234,9 +225,6 @@ def test_a_state_is_written_to():
         *[x.double().numpy()] * 3, np.zeros(2), linattn.State(s.double().numpy())
     )
     close_to(actual, [o, after.s])
-
-
-# --- torch.onnx.export alone, and files ----------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -70,9 +70,6 @@ def test_model_of_transformers():
         compare(model, proto, torch.arange(1, 26).reshape(1, 25))
 
 
-# --- what cannot be exported ---------------------------------------------------------------------
-
-
 def slope(x):
     return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
 

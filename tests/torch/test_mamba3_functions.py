@@ -80,9 +80,6 @@ def whole_mimo(*operands, **options):
     return mamba3_mimo(*operands, **options)
 
 
-# --- against the recurrence -----------------------------------------------------------------------
-
-
 @EACH_DTYPE
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_rank_one(dtype, groups):
@@ -162,9 +159,6 @@ def test_angles_of_long_sequences():
     assert abs(angle.item() - expected) <= 2 * math.pi * (turns * eps + 2 * eps)
 
 
-# --- sequences ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cut", [1, 4, N - 1])
 def test_cut_sequences_continue(cut):
     given, start = rank_one(), states_of(BATCH)
@@ -240,9 +234,6 @@ def test_packed_sequences_of_more_ranks():
         assert agree(found[0][:, begin:end], y, torch.float64)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
-
-
-# --- single tokens --------------------------------------------------------------------------------
 
 
 def at_token(given, t):
@@ -336,9 +327,6 @@ def test_the_other_way_round():
         )  # fmt: skip
         assert agree(after, q, torch.float64)
         assert state.min() >= 0 and state.max() < 2 * math.pi
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def changed(i, x, make=rank_one):

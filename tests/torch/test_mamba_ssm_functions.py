@@ -20,8 +20,6 @@ from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (
 
 BATCH, DIM, N, STATE, HEADS, GROUPS, HEADDIM = 2, 6, 7, 3, 4, 2, 5
 
-# --- Mamba ----------------------------------------------------------------------------------------
-
 
 def scan_twin(u, delta, A, B, C, D=None, z=None, bias=None, *, softplus_=True):
     """The scan and its last state, token by token; B and C (batch, dim, dstate, n)."""
@@ -181,8 +179,6 @@ def test_inner_with_b_or_c_given(b, c, is_complex):
         assert agree(found, known, torch.float64)
 
 
-# --- Mamba-2 --------------------------------------------------------------------------------------
-
 SEQ_IDX = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0] * 7], dtype=torch.int32)
 LIMIT = (0.3, 1.2)
 
@@ -336,9 +332,6 @@ def test_split_scan(mlp, norm, seq_idx):
 
     twin = functools.partial(split_twin, mlp=mlp, before=norm == "before", seq_idx=seq_idx)
     check(run, twin, operands, torch.float64)
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def scan_error(place, x):

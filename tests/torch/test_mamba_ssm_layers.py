@@ -36,8 +36,6 @@ from linattn.torch.mamba_ssm.utils.generation import (
 
 EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
 
-# --- layers ---------------------------------------------------------------------------------------
-
 
 @EACH_LAYER
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -160,8 +158,6 @@ def test_transformers_has_the_same_weights_and_results(kind):
     with torch.no_grad():  # both round
         assert agree(layer(x) / 2, mixer(x).double() / 2, torch.float32)
 
-
-# --- language models ------------------------------------------------------------------------------
 
 VOCABULARY = 21
 CONFIGURATIONS = {

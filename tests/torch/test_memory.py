@@ -11,8 +11,6 @@ import linattn.torch as la
 from linattn._linattn import tensor_array, tensor_call
 from linattn.torch._core.direct import _SEEN, array
 
-# --- arrays of the memory of tensors -------------------------------------------------
-
 DTYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64,
     torch.bool,
@@ -89,9 +87,6 @@ def test_calls_with_many_tensors():
         tensor_call(_SEEN, None, function, (x,) * 70, {}, {})
 
 
-# --- storages stay as they were --------------------------------------------------------
-
-
 def resizable(tensors):
     return all(x.untyped_storage().resizable() for x in tensors.values())
 
@@ -123,9 +118,6 @@ def test_directions_stay_resizable():
     phi(x)
     la.causal(x, x, x, feature_map=phi, key_lengths=torch.tensor(3))
     assert resizable({"x": x, "omega": omega})
-
-
-# --- parameters sharded by FSDP2 ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +165,6 @@ def test_sharded_models_of_transformers(family, mesh):
             found = model(tokens).logits
             assert torch.equal(found, expected)
             found.square().sum().backward()
-
-
-# --- devices -------------------------------------------------------------------------------
 
 
 def sides(tensors, name):

@@ -13,8 +13,6 @@ import linattn.torch as la
 
 REFUSED = {"expected_exception": NotImplementedError, "match": "no forward-mode derivative"}
 
-# --- forward mode -------------------------------------------------------------------
-
 
 def dual(x):
     return forward_ad.make_dual(x, torch.ones_like(x))
@@ -116,9 +114,6 @@ def test_tangents_of_operators_of_the_library_are_refused():
             la.causal(dual(x), x, x)
     with pytest.raises(**REFUSED):
         torch.func.jvp(raw, (x,), (x,))
-
-
-# --- vmap over steps in place ---------------------------------------------------------
 
 
 @EACH_STEP
