@@ -3,10 +3,10 @@
 import pytest
 from needed import needing
 
-pytest_pycollect_makemodule = needing(
-    "torch", "ml_dtypes",
-    also=lambda name: ("triton", "fla") if name.startswith("test_patch") else (),
-)  # fmt: skip
+FLA = "torch", "ml_dtypes", "triton", "fla"
+PATCHED = "patch", "patch_cache", "patch_mamba3", "patch_models", "patch_modules", "patch_naive"
+
+pytest_pycollect_makemodule = needing(*FLA[:2], **{f"test_{x}": FLA for x in PATCHED})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from needed import needing
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
-pytest_pycollect_makemodule = needing("jax", "ml_dtypes")
+pytest_pycollect_makemodule = needing("jax", "ml_dtypes", test_xla_ffi=())
 
 
 @pytest.fixture

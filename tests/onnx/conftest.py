@@ -2,4 +2,6 @@
 
 from needed import needing
 
-pytest_pycollect_makemodule = needing("torch", "ml_dtypes", "onnx", "onnxruntime", "onnxscript")
+pytest_pycollect_makemodule = needing(
+    "torch", "ml_dtypes", "onnx", "onnxruntime", "onnxscript", test_reference_cases=("onnx",)
+)

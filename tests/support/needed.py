@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 
-def needing(
-    *names: str, also: Callable[[str], tuple[str, ...]] = lambda name: ()
-) -> Callable[..., Any]:
-    """A hook for a folder's conftest.py; ``also`` has what a module of some name needs besides."""
+def needing(*names: str, **others: tuple[str, ...]) -> Callable[..., Any]:
+    """A hook for a folder's conftest.py; ``others`` has what modules that differ need, by name."""
 
     class Module(pytest.Module):
         def collect(self):
-            for name in (*names, *also(self.path.name)):
+            for name in others.get(self.path.stem, names):
                 pytest.importorskip(name, reason=f"{name} is not installed")
             return super().collect()
 

@@ -3,12 +3,12 @@
 import pytest
 from needed import needing
 
-OTHERS = {
-    "test_install_as.py": ("transformers",), "test_nn_mamba.py": ("transformers",),
-    "test_xlstm.py": ("xlstm",),
-}  # fmt: skip
+TORCH = "torch", "ml_dtypes"
 
-pytest_pycollect_makemodule = needing("torch", "ml_dtypes", also=lambda x: OTHERS.get(x, ()))
+pytest_pycollect_makemodule = needing(
+    *TORCH, test_install_as=(*TORCH, "transformers"), test_nn_mamba=(*TORCH, "transformers"),
+    test_xlstm=(*TORCH, "xlstm"),
+)  # fmt: skip
 
 
 @pytest.fixture
