@@ -5,7 +5,7 @@ from itertools import pairwise
 import jax
 import numpy as np
 import pytest
-from slow import crossed
+from slow import crossed, slow
 from table import CARRIED, CASES, same
 
 import linattn.jax as la
@@ -39,7 +39,7 @@ def in_pieces(case, operands):
 
 
 @EACH
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", *slow("float16")])
 def test_bits(case, dtype):
     """Those of arrays, in pieces too."""
     operands = case.operands((2,), N, d=20, m=5, dtype=dtype)

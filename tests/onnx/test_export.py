@@ -260,6 +260,7 @@ linattn.torch.onnx.export(layer, (torch.ones(1, 10, 16),), verbose=False)
     assert interpreter(script, timeout=120) == ("", "")
 
 
+@pytest.mark.slow
 def test_rows_of_a_pool():
     """Their check is an operator of graphs, which ONNX's own take over."""
 

@@ -102,6 +102,7 @@ def test_options(options, message):
         linattn_onnx.export(torch.nn.Identity(), (torch.ones(1),), **options)
 
 
+@pytest.mark.slow
 def test_errors_of_the_exporter_stay():
     model = Function(lambda x: torch.tensor(np.asarray(x.tolist())))
     with pytest.raises(torch.onnx.OnnxExporterError, match="Failed to"):
