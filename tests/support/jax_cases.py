@@ -8,6 +8,7 @@ from operands import dims, given, make
 from slow import first_of_each
 
 import linattn
+from linattn import State
 
 
 def draw(*shape, seed=0):
@@ -102,6 +103,20 @@ SHARDED = [
     call("linear_scan", reverse=True),
     call("selective_scan"),
     call("selective_scan", "D z dt_bias", softplus=True),
+]
+#: A function, its operands, those of its first token, options, and a state.
+W, U = abs(draw(M)), draw(M, seed=1)
+MEMORY = State(draw(2, 3, D, M), draw(2, 3, D), 2 * draw(2, 3))
+MEAN = State(draw(2, 3, M), abs(draw(2, 3, M)), 2 * draw(2, 3, M, seed=1))
+ROW = State(draw(2, 3, M) + 1j * draw(2, 3, M, seed=1))
+SCALED = [
+    ("mlstm", (Q, K, V, *GATES), {}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"eps": 0.1}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"normalize": False, "scale": 0.5}, MEMORY._replace(z=None)),
+    ("wkv", (2 * V, V, W, U), {}, MEAN),
+    ("linear_scan", (TURNS, V), {}, ROW),
+    ("linear_scan", (TURNS.real, V * 1j), {"log": True}, ROW),
+    ("linear_scan", (TURNS, V), {"reverse": True}, ROW),
 ]
 
 
