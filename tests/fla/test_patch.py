@@ -1,7 +1,5 @@
 """What `patch_fla` replaces, when, and how it is put back."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

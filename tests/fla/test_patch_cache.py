@@ -1,7 +1,5 @@
 """States in fla's caches: written in place, unless somebody else has them."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

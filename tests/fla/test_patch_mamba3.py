@@ -1,7 +1,5 @@
 """The layer Mamba-3 of fla with `linattn.torch.patch_fla`, which runs on GPUs only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fla_models import build, by_steps, enlarged, tokens

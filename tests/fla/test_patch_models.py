@@ -1,7 +1,5 @@
 """Models of fla with `linattn.torch.patch_fla`: training, generation, packed sequences."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fla_models import FAMILIES, FEW, PACKED, build, by_steps, enlarged, tokens

@@ -1,7 +1,5 @@
 """fla's fused modules with `patch_fla`, against their equations in float64."""
 
-from __future__ import annotations
-
 import fla.modules as m
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """linattn's stand-in for fla: its modules, layers and functions, beside an installed fla's."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Small models of fla, one for each recurrence that linattn supports."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 

@@ -1,7 +1,5 @@
 """Fixtures and comparisons of the tests of linattn.torch.transformers."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -4,8 +4,6 @@ The library asks the packages fla, mamba_ssm and causal_conv1d for their functio
 a model.  What it computes without them is computed here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

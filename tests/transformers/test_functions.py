@@ -1,7 +1,5 @@
 """linattn's functions for Transformers: results, and the calls that they leave to the library."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 

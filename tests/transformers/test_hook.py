@@ -1,7 +1,5 @@
 """What `patch_transformers` replaces, when, and how it is put back."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

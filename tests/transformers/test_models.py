@@ -3,8 +3,6 @@
 Weights are random and models small; nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """linattn's functions for the scans of Transformers: results, gradients and states."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

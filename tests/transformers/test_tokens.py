@@ -1,7 +1,5 @@
 """Layers of Transformers that decode by one fused step, and those that another program changed."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 
