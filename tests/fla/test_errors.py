@@ -1,14 +1,11 @@
 """What linattn.torch.fla refuses, and the errors that say so."""
 
 import pytest
+import torch
 from bounds import close
+from fla_cases import CUTS, B, K, T, V, loop, make, rand, tokens
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
-from fla_cases import CUTS, B, K, T, V, loop, make, rand, tokens  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 
 def test_keywords_that_cannot_be_honoured():

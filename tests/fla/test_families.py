@@ -3,13 +3,12 @@
 import warnings
 from itertools import pairwise
 
+import fla_package
 import pytest
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import CUTS, B, T  # noqa: E402
-from fla_families import FAMILIES, apply, parts  # noqa: E402
-from fla_twins import near  # noqa: E402
+import torch
+from fla_cases import CUTS, B, H, K, T
+from fla_families import FAMILIES, apply, parts
+from fla_twins import near
 
 EACH = pytest.mark.parametrize("name", FAMILIES)
 #: Gates, strengths and decays, which may have 32 bits beside tokens of 16.
@@ -112,3 +111,70 @@ def test_sixteen_bits(name):
         near(o.double(), want, family.half[0])
         assert all(y.dtype is torch.float32 for y in parts(end))
         all_near([y.double() for y in parts(end)], parts(state), family.half[1])
+
+
+def naive(family, function, **options):
+    def run(x, start):
+        more = {} if start is None else {"initial_state": start}
+        f = getattr(fla_package.naive(family), function)
+        return f(**x, **more, output_final_state=True, **options)
+
+    return run
+
+
+def by_head(family, function):
+    """A reference of tensors [B, H, T, ...]."""
+
+    def run(x, _):
+        f = getattr(fla_package.naive(family), function)
+        o, state = f(*(y.transpose(1, 2) for y in x.values()))
+        return o.transpose(1, 2), state
+
+    return run
+
+
+#: fla's own references; of Comba's, the recurrent one reads the decayed state, as no kernel.
+NAIVE = {
+    "comba": naive("comba", "naive_chunk_comba"),
+    "gdn2": naive("gdn2", "naive_recurrent_gdn2"),
+    "iplr_delta_rule": by_head("generalized_delta_rule/iplr", "iplr_recurrence"),
+    "gated_delta_product": naive("gated_delta_product", "naive_recurrent_gated_delta_product",
+                                 scale=K**-0.5, num_householder=2),
+    **{x: naive(x, f"naive_recurrent_{x}") for x in ("precond_gated_delta_rule", "precond_kda")},
+    "gsa": naive("gsa", "naive_recurrent_gsa"),
+    "gsa, no gates": naive("gsa", "naive_recurrent_gsa"),
+    "abc": by_head("abc", "naive_cumsum_abc"),
+    "mesa_net": lambda x, _: fla_package.naive("mesa_net").naive_mesa_net_exact(**x),
+    "hgrn": lambda x, start: fla_package.naive("hgrn").naive_recurrent_hgrn(
+        *x.values(), start, True
+    ),
+}  # fmt: skip
+#: Tolerances of outputs and states in float32.
+SINGLE = dict.fromkeys(NAIVE, (1e-5, 1e-5)) | {"mesa_net": (1e-5, 1e-6), "hgrn": (1e-6, 1e-6)}
+
+
+@fla_package.NEEDED
+@pytest.mark.parametrize("name", NAIVE)
+def test_against_fla(name):
+    family, from_states = FAMILIES[name], name in ("gsa", "gsa, no gates", "hgrn")
+    x = {
+        key: (y if key in family.whole or y.ndim < 3 or name == "hgrn" else y[:, :, :H]).float()
+        for key, y in family.make(B).items()
+    }
+    if name == "mesa_net":  # fla's references take as many values as keys
+        x["v"] = x["v"][..., :K].contiguous()
+    x = {key: y.requires_grad_() for key, y in x.items()}
+    start = apply(torch.Tensor.float, family.starts(B)) if from_states else None
+    want, *state = NAIVE[name](x, start)
+    first = (start,) if from_states else ()
+    o, end = family.run("chunk", x, *first, output_final_state=True)
+    near(o, want, SINGLE[name][0])
+    ends = [[], []] if name == "abc" else [parts(end), state if state[1:] else parts(state[0])]
+    all_near(*ends, SINGLE[name][1])
+    if name == "precond_gated_delta_rule":  # the reference's gradients are others
+        return
+    found, expected = (
+        torch.autograd.grad(y.square().sum() + sum(z.sum() for z in states), [*x.values()])
+        for y, states in zip((o, want), ends, strict=True)
+    )
+    all_near(map(family.fold, found), map(family.fold, expected), 1e-5)

@@ -3,14 +3,12 @@
 from itertools import pairwise
 
 import pytest
+import torch
+import torch.nn.functional as F
 from bounds import close
+from fla_cases import CASES, CUTS, B, H, K, T, V, inputs, loop, make, norm, rand, tokens
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch.nn.functional as F  # noqa: E402
-from fla_cases import CASES, CUTS, B, H, K, T, V, inputs, loop, make, norm, rand, tokens  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 EACH = pytest.mark.parametrize("name", CASES)
 FORMS = ("chunk", "fused_recurrent")

@@ -4,13 +4,11 @@ from itertools import pairwise
 
 import fla_package
 import pytest
+import torch
+from fla_cases import H, K, V, rand
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import H, K, V, rand  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 B, T, LEVELS = 2, 330, 10
 NAMES = ("q", "k", "v", "g", "level_scales")

@@ -10,9 +10,7 @@ from pathlib import Path
 import fla_package
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 FUNCTIONS = [name for name in fla.__all__ if inspect.isfunction(getattr(fla, name))]
 #: Functions of fla.modules, which its folder of operators does not have.

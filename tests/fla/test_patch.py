@@ -1,7 +1,5 @@
 """What `patch_fla` replaces, when, and how it is put back."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,18 +7,13 @@ import types
 import warnings
 
 import pytest
+import torch
+from fla_models import build, tokens
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import build, tokens  # noqa: E402
-
-import linattn.torch  # noqa: E402
-from linattn.torch import patch_fla, patched  # noqa: E402
-from linattn.torch.patched_fla import _places  # noqa: E402
-from linattn.torch.patched_fla._backend import TYPE, registry_of  # noqa: E402
+import linattn.torch
+from linattn.torch import patch_fla, patched
+from linattn.torch.patched_fla import _places
+from linattn.torch.patched_fla._backend import TYPE, registry_of
 
 GLA = "fla.ops.gla.chunk"
 

@@ -1,30 +1,17 @@
 """States in fla's caches: written in place, unless somebody else has them."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
+import torch
+from fla_models import build, tokens
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+from linattn.torch.fla import _lent
 
-from fla_models import build, tokens  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
-from linattn.torch.fla import _lent  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("fla_patched")
 FAMILIES = ["Comba", "DeltaNet", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LightNet", "RWKV6",
             "RWKV7", "RetNet"]  # fmt: skip
 IDS = tokens(2, 24)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _patched():
-    with patch_fla():
-        yield
 
 
 @pytest.fixture
@@ -66,18 +53,13 @@ def _tensor(cache):
 
 @pytest.mark.parametrize(
     "keep",
-    [
-        _tensor,
-        lambda cache: _tensor(cache)[0],
-        lambda cache: _tensor(cache).detach(),
-        lambda cache: _tensor(cache).numpy(),
-        lambda cache: _tensor(cache).untyped_storage(),
-        lambda cache: torch.utils.dlpack.to_dlpack(_tensor(cache)),
-        lambda cache: [dict(x) for x in cache],
-        lambda cache: type(cache).from_legacy_cache(cache.to_legacy_cache(), 4),
-    ],
-    ids=["tensor", "row", "alias", "array", "storage", "capsule", "dictionaries", "legacy cache"],
-)
+    [_tensor, lambda cache: _tensor(cache)[0], lambda cache: _tensor(cache).detach(),
+     lambda cache: _tensor(cache).numpy(), lambda cache: _tensor(cache).untyped_storage(),
+     lambda cache: torch.utils.dlpack.to_dlpack(_tensor(cache)),
+     lambda cache: [dict(x) for x in cache],
+     lambda cache: type(cache).from_legacy_cache(cache.to_legacy_cache(), 4)],
+    ids=["tensor", "row", "alias", "array", "storage", "capsule", "dictionaries", "legacy cache"]
+)  # fmt: skip
 def test_what_somebody_keeps_stays(model, keep):
     cache = prompt(model)
     before = _tensor(cache).clone()

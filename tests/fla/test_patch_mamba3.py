@@ -1,19 +1,12 @@
 """The layer Mamba-3 of fla with `linattn.torch.patch_fla`, which runs on GPUs only."""
 
-from __future__ import annotations
-
 import pytest
+import torch
+from fla_models import build, by_steps, enlarged, tokens
+from mamba_cases import agree
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import build, enlarged, tokens  # noqa: E402
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
-from linattn.torch.mamba_ssm import Mamba3  # noqa: E402
+from linattn.torch import patch_fla
+from linattn.torch.mamba_ssm import Mamba3
 
 OPTIONS = {
     "SISO": {}, "SISO, norm": {"is_outproj_norm": True, "n_groups": 2},
@@ -70,12 +63,7 @@ def test_a_prompt_and_tokens_are_the_whole_sequence(name):
     model, ids = model_of(name), tokens(2, N)
     with patch_fla(), torch.no_grad():
         whole = model(ids).logits
-        out = model(ids[:, :7], use_cache=True)
-        pieces = [out.logits]
-        for i in range(7, N):
-            out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
-            pieces.append(out.logits)
-    assert agree(torch.cat(pieces, 1), whole.double(), torch.float32)
+        assert agree(by_steps(model, ids, 7), whole.double(), torch.float32)
 
 
 @EACH
@@ -84,12 +72,7 @@ def test_tokens_with_gradients(name):
     model, ids = model_of(name), tokens(1, 4)
     with patch_fla():
         known = torch.autograd.grad(model(ids).logits.square().mean(), list(model.parameters()))
-        out = model(ids[:, :2], use_cache=True)
-        pieces = [out.logits]
-        for i in (2, 3):
-            out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
-            pieces.append(out.logits)
-        loss = torch.cat(pieces, 1).square().mean()
+        loss = by_steps(model, ids, 2).square().mean()
         found = torch.autograd.grad(loss, list(model.parameters()))
     assert all(agree(g, k.double(), torch.float32) for g, k in zip(found, known, strict=True))
 

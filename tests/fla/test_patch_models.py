@@ -1,26 +1,16 @@
 """Models of fla with `linattn.torch.patch_fla`: training, generation, packed sequences."""
 
-from __future__ import annotations
-
 import pytest
+import torch
+from fla_models import FAMILIES, FEW, PACKED, build, by_steps, enlarged, tokens
 from slow import grid
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-from fla_models import FAMILIES, FEW, PACKED, build, enlarged, tokens  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _patched():
+def _one_thread(fla_patched):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with patch_fla():
-        yield
+    yield
     torch.set_num_threads(threads)
 
 
@@ -57,12 +47,7 @@ def test_steps_with_a_cache_are_the_whole_sequence(name):
     model, ids = build(name).eval(), tokens(2, 14)
     with torch.no_grad():
         whole = model(ids).logits
-        out = model(ids[:, :9], use_cache=True)
-        pieces = [out.logits]
-        for i in range(9, 14):
-            out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
-            pieces.append(out.logits)
-    close(torch.cat(pieces, 1), whole)
+        close(by_steps(model, ids, 9), whole)
 
 
 @each_of(sorted(FAMILIES.keys() - {"ABC"}))

@@ -1,30 +1,17 @@
 """fla's fused modules with `patch_fla`, against their equations in float64."""
 
-from __future__ import annotations
-
+import fla.modules as m
 import pytest
+import torch
+import torch.nn.functional as F
+from fla.modules import activations as act
+from fla.modules.fused_cross_entropy import cross_entropy_loss
+from fla.modules.layernorm import group_norm, layer_norm, rms_norm, rms_norm_linear
+from fla.modules.layernorm_gated import layernorm_fn, rmsnorm_fn
+from fla.modules.rotary import rotary_embedding
+from fla.modules.token_shift import token_shift
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
-
-import fla.modules as m  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from fla.modules import activations as act  # noqa: E402
-from fla.modules.fused_cross_entropy import cross_entropy_loss  # noqa: E402
-from fla.modules.layernorm import group_norm, layer_norm, rms_norm, rms_norm_linear  # noqa: E402
-from fla.modules.layernorm_gated import layernorm_fn, rmsnorm_fn  # noqa: E402
-from fla.modules.rotary import rotary_embedding  # noqa: E402
-from fla.modules.token_shift import token_shift  # noqa: E402
-
-from linattn.torch import patch_fla  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _patched():
-    with patch_fla():
-        yield
+pytestmark = pytest.mark.usefixtures("fla_patched")
 
 
 def _random(*shape, seed=0):
@@ -59,34 +46,24 @@ def _rotary(x):
 
 
 CASES = {
-    "layer_norm": (
-        lambda x, y, w, b: layer_norm(x, w, b, residual=y),
-        lambda x, y, w, b: F.layer_norm(x + y, (12,), w, b),
-    ),
+    "layer_norm": (lambda x, y, w, b: layer_norm(x, w, b, residual=y),
+                   lambda x, y, w, b: F.layer_norm(x + y, (12,), w, b)),
     "rms_norm": (lambda x, y, w, b: rms_norm(x, w, b), lambda x, y, w, b: _rms(x) * w + b),
-    "prenorm": (
-        lambda x, y, w, b: torch.cat(rms_norm(x, w, None, residual=y, prenorm=True)),
-        lambda x, y, w, b: torch.cat([_rms(x + y) * w, x + y]),
-    ),
-    "group_norm": (
-        lambda x, y, w, b: group_norm(x, w, b, num_groups=3),
-        lambda x, y, w, b: F.group_norm(x.flatten(0, 1), 3, w, b).view(x.shape),
-    ),
-    "rms_norm_linear": (
-        lambda x, y, w, b: rms_norm_linear(x, w, None, LINEAR.to(x), None),
-        lambda x, y, w, b: (_rms(x) * w) @ LINEAR.T,
-    ),
-    "rms_norm_gated": (
-        lambda x, y, w, b: m.fused_norm_gate.rms_norm_gated(x, y, w, b, eps=1e-5),
-        lambda x, y, w, b: (_rms(x) * w + b) * F.silu(y),
-    ),
+    "prenorm": (lambda x, y, w, b: torch.cat(rms_norm(x, w, None, residual=y, prenorm=True)),
+                lambda x, y, w, b: torch.cat([_rms(x + y) * w, x + y])),
+    "group_norm": (lambda x, y, w, b: group_norm(x, w, b, num_groups=3),
+                   lambda x, y, w, b: F.group_norm(x.flatten(0, 1), 3, w, b).view(x.shape)),
+    "rms_norm_linear": (lambda x, y, w, b: rms_norm_linear(x, w, None, LINEAR.to(x), None),
+                        lambda x, y, w, b: (_rms(x) * w) @ LINEAR.T),
+    "rms_norm_gated": (lambda x, y, w, b: m.fused_norm_gate.rms_norm_gated(x, y, w, b, eps=1e-5),
+                       lambda x, y, w, b: (_rms(x) * w + b) * F.silu(y)),
     "layer_norm_gated": (
         lambda x, y, w, b: m.fused_norm_gate.layer_norm_gated(x, y, w, b, "sigmoid", eps=1e-5),
         lambda x, y, w, b: F.layer_norm(x, (12,), w, b) * y.sigmoid(),
     ),
     "rms_norm_swish_gate_linear": (
         lambda x, y, w, b: m.fused_norm_gate.rms_norm_swish_gate_linear(
-            x, y, w, None, LINEAR.to(x), None, eps=1e-5
+            x, y, w, None, LINEAR.to(x), None, eps=1e-5,
         ),
         lambda x, y, w, b: (_rms(x) * w * F.silu(y)) @ LINEAR.T,
     ),
@@ -94,14 +71,10 @@ CASES = {
         lambda x, y, w, b: rmsnorm_fn(x, w, None, y, 1e-5, group_size=4, norm_before_gate=False),
         lambda x, y, w, b: _rms((x * F.silu(y)).unflatten(-1, (3, 4))).flatten(-2) * w,
     ),
-    "mamba_gate_after": (
-        lambda x, y, w, b: layernorm_fn(x, w, b, y, 1e-5),
-        lambda x, y, w, b: F.layer_norm(x, (12,), w, b) * F.silu(y),
-    ),
-    "l2_norm": (
-        lambda x, y, w, b: m.l2norm.l2_norm(x),
-        lambda x, y, w, b: x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt(),
-    ),
+    "mamba_gate_after": (lambda x, y, w, b: layernorm_fn(x, w, b, y, 1e-5),
+                         lambda x, y, w, b: F.layer_norm(x, (12,), w, b) * F.silu(y)),
+    "l2_norm": (lambda x, y, w, b: m.l2norm.l2_norm(x),
+                lambda x, y, w, b: x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()),
     "sigmoid": (lambda x, y, w, b: act.sigmoid(x), lambda x, y, w, b: x.sigmoid()),
     "swish": (lambda x, y, w, b: act.ACT2FN["silu"](x), lambda x, y, w, b: F.silu(x)),
     "logsigmoid": (
@@ -109,69 +82,51 @@ CASES = {
         lambda x, y, w, b: F.logsigmoid(x) / 2,
     ),
     "sqrelu": (lambda x, y, w, b: act.sqrelu(x), lambda x, y, w, b: x.relu() ** 2),
-    "gelu": (
-        lambda x, y, w, b: act.fast_gelu_impl(x),
-        lambda x, y, w, b: F.gelu(x, approximate="tanh"),
-    ),
-    "bias_gelu": (
-        lambda x, y, w, b: act.ACT2FN["bias_gelu"](x[0], b),
-        lambda x, y, w, b: F.gelu(x[0] + b, approximate="tanh"),
-    ),
+    "gelu": (lambda x, y, w, b: act.fast_gelu_impl(x),
+             lambda x, y, w, b: F.gelu(x, approximate="tanh")),
+    "bias_gelu": (lambda x, y, w, b: act.ACT2FN["bias_gelu"](x[0], b),
+                  lambda x, y, w, b: F.gelu(x[0] + b, approximate="tanh")),
     "swiglu": (lambda x, y, w, b: act.swiglu(x, y), lambda x, y, w, b: F.silu(x) * y),
     "sigmoidglu": (lambda x, y, w, b: act.sigmoidglu(x, y), lambda x, y, w, b: x.sigmoid() * y),
     "powglu": (lambda x, y, w, b: act.powglu(x, y), lambda x, y, w, b: _power(x) * y),
-    "powglu_linear": (
-        lambda x, y, w, b: act.powglu_linear(x, y, LINEAR.to(x), None),
-        lambda x, y, w, b: (_power(x) * y) @ LINEAR.T,
-    ),
-    "sigmoidglu_linear": (
-        lambda x, y, w, b: act.sigmoidglu_linear(x, y, LINEAR.to(x), None),
-        lambda x, y, w, b: (x.sigmoid() * y) @ LINEAR.T,
-    ),
-    "swiglu_linear": (
-        lambda x, y, w, b: act.swiglu_linear(x, y, LINEAR.to(x), None),
-        lambda x, y, w, b: (F.silu(x) * y) @ LINEAR.T,
-    ),
-    "token_shift": (
-        lambda x, y, w, b: token_shift(x, cache=y[:, 0]),
-        lambda x, y, w, b: torch.cat([y[:, :1], x[:, :-1]], 1) - x,
-    ),
+    "powglu_linear": (lambda x, y, w, b: act.powglu_linear(x, y, LINEAR.to(x), None),
+                      lambda x, y, w, b: (_power(x) * y) @ LINEAR.T),
+    "sigmoidglu_linear": (lambda x, y, w, b: act.sigmoidglu_linear(x, y, LINEAR.to(x), None),
+                          lambda x, y, w, b: (x.sigmoid() * y) @ LINEAR.T),
+    "swiglu_linear": (lambda x, y, w, b: act.swiglu_linear(x, y, LINEAR.to(x), None),
+                      lambda x, y, w, b: (F.silu(x) * y) @ LINEAR.T),
+    "token_shift": (lambda x, y, w, b: token_shift(x, cache=y[:, 0]),
+                    lambda x, y, w, b: torch.cat([y[:, :1], x[:, :-1]], 1) - x),
     "token_shift_packed": (
         lambda x, y, w, b: token_shift(x.flatten(0, 1)[None], torch.tensor([0, 3, 3, 10])),
         lambda x, y, w, b: torch.cat(
             [F.pad(part, (0, 0, 1, -1)) - part for part in x.flatten(0, 1).split([3, 7])]
-        )[None],
+        )[None]
     ),
     "rotary": (lambda x, y, w, b: _rotary(x), lambda x, y, w, b: _turned(x)[1]),
     "causal_conv1d": (
-        lambda x, y, w, b: m.conv.causal_conv1d(
-            x, torch.stack([w, b], 1), activation="silu", residual=y
-        )[0],
+        lambda x, y, w, b: m.conv.causal_conv1d(x, torch.stack([w, b], 1), activation="silu",
+                                                residual=y)[0],
         lambda x, y, w, b: F.silu(F.pad(x, (0, 0, 1, -1)) * w + x * b) + y,
     ),
     "cross_entropy": (
-        lambda x, y, w, b: cross_entropy_loss(
-            x.flatten(0, 1), TARGET, 0.1, 1.5, 1e-2, 4.0, ignore_index=3
-        )[0],
+        lambda x, y, w, b: cross_entropy_loss(x.flatten(0, 1), TARGET, 0.1, 1.5, 1e-2, 4.0,
+                                              ignore_index=3)[0],
         lambda x, y, w, b: _cross_entropy(x.flatten(0, 1)),
     ),
     "linear_cross_entropy": (
-        lambda x, y, w, b: m.FusedLinearCrossEntropyLoss(ignore_index=3, use_l2warp=True,
-                                                         l2_penalty_factor=0.3)(
-            x, TARGET7, LINEAR.to(x)
-        ),
+        lambda x, y, w, b: m.FusedLinearCrossEntropyLoss(
+            ignore_index=3, use_l2warp=True, l2_penalty_factor=0.3,
+        )(x, TARGET7, LINEAR.to(x)),
         lambda x, y, w, b: _warped(x.flatten(0, 1) @ LINEAR.T),
     ),
     "kl_div": (
-        lambda x, y, w, b: m.FusedKLDivLoss()(
-            x.flatten(0, 1), Y.flatten(0, 1).to(x), LINEAR.to(x), LINEAR.to(x)
-        ),
-        lambda x, y, w, b: F.kl_div(
-            (x.flatten(0, 1) @ LINEAR.T).log_softmax(-1),
-            (Y.flatten(0, 1) @ LINEAR.T).log_softmax(-1),
-            reduction="batchmean", log_target=True,
-        ),
-    ),
+        lambda x, y, w, b: m.FusedKLDivLoss()(x.flatten(0, 1), Y.flatten(0, 1).to(x), LINEAR.to(x),
+                                              LINEAR.to(x)),
+        lambda x, y, w, b: F.kl_div((x.flatten(0, 1) @ LINEAR.T).log_softmax(-1),
+                                    (Y.flatten(0, 1) @ LINEAR.T).log_softmax(-1),
+                                    reduction="batchmean", log_target=True),
+    )
 }  # fmt: skip
 TARGET = torch.tensor([0, 3, 5, 11, 3, 7, 1, 2, 9, 4])
 TARGET7 = TARGET % 7

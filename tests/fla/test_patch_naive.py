@@ -1,21 +1,79 @@
-"""fla's recurrences with `patch_fla` against fla's own naive references."""
+"""fla's recurrences with `patch_fla` against fla's own naive references and its kernels."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pytest
+import torch
+import torch.nn.functional as F
+from fla_models import build, enlarged, tokens
+from processes import output
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("ml_dtypes")
-pytest.importorskip("triton", reason="fla imports triton")
-pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+from linattn.torch import patch_fla
 
-from fla_models import build, enlarged, tokens  # noqa: E402
-from fla_naive import REFERENCES, operands  # noqa: E402
 
-from linattn.torch import patch_fla  # noqa: E402
+class Reference(NamedTuple):
+    """A function of a package of fla.ops, and one of that package's module ``naive``."""
+
+    package: str
+    naive: str
+    function: str
+    operands: str  #: letters of `operands`
+    given: Mapping[str, bool]
+    alone: Mapping[str, bool] = MappingProxyType({})  #: options of the function alone
+
+
+_STATES = {"output_final_state": True}
+_AS_IS = {"use_qk_l2norm_in_kernel": False}
+REFERENCES = (
+    Reference("gla", "naive_recurrent_gla", "chunk_gla", "qkvG", _STATES),
+    Reference("gla", "naive_recurrent_gla", "fused_recurrent_gla", "qkvG", _STATES),
+    Reference("linear_attn", "naive_recurrent_linear_attn", "chunk_linear_attn", "qkv",
+              {"normalize": False} | _STATES),
+    Reference("simple_gla", "naive_chunk_simple_gla", "chunk_simple_gla", "qkvg", _STATES),
+    Reference("gated_delta_rule", "naive_chunk_gated_delta_rule", "chunk_gated_delta_rule",
+              "qkvgb", _STATES),
+    Reference("kda", "naive_chunk_kda", "chunk_kda", "qkvGb", _STATES),
+    Reference("kda", "naive_recurrent_kda", "fused_recurrent_kda", "qkvGb", _STATES),
+    Reference("momentum_delta_rule", "recurrent_momentum_delta_rule_ref",
+              "fused_recurrent_momentum_delta_rule", "qkvggkbb", _STATES,
+              {"use_qk_l2norm_in_kernel": False, "use_p_times_alpha": False}),
+    Reference("gsa", "naive_recurrent_gsa", "chunk_gsa", "qkvSG", _STATES),
+    Reference("gsa", "naive_recurrent_gsa", "fused_recurrent_gsa", "qkvSG", _STATES),
+    Reference("precond_kda", "naive_recurrent_precond_kda", "chunk_precond_kda", "qkvGgbb",
+              _STATES, _AS_IS),
+    Reference("precond_kda", "naive_recurrent_precond_kda", "fused_recurrent_precond_kda",
+              "qkvGgbb", _STATES, _AS_IS),
+    Reference("hgrn", "naive_recurrent_hgrn", "fused_recurrent_hgrn", "xy", _STATES),
+    Reference("hgrn", "naive_recurrent_hgrn", "chunk_hgrn", "xy", _STATES),
+)  # fmt: skip
+
+
+def operands(letters, batch=2, n=128, heads=2, width=16):
+    """By letter: q, k of norm 1, v, log decays of tokens g and channels G, strengths b, slots S."""
+    source = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(batch, n, *shape, generator=source)
+
+    made = {
+        "q": lambda: F.normalize(normal(heads, width), dim=-1),
+        "k": lambda: F.normalize(normal(heads, width), dim=-1),
+        "v": lambda: normal(heads, width),
+        "g": lambda: F.logsigmoid(normal(heads)),
+        "G": lambda: F.logsigmoid(normal(heads, width)),
+        "b": lambda: normal(heads).sigmoid(),
+        "S": lambda: normal(heads, width).softmax(-1),
+        "x": lambda: normal(heads * width),
+        "y": lambda: F.logsigmoid(normal(heads * width)),
+    }
+    return [made[x]().requires_grad_() for x in letters]
 
 
 def results(function, case, **alone):
@@ -91,3 +149,18 @@ def by_keyword(naive, called):
         return naive(**{x: y for x, y in given.items() if x in known})
 
     return run
+
+
+PROGRAM = Path(__file__).parents[1] / "support" / "fla_interpreter.py"
+#: Those whose kernels take float32 and run in the interpreter.
+KERNELS = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RWKV7", "RetNet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_against_the_kernels_of_fla(name):
+    """Triton's interpreter runs these."""
+    found, logits, gradients = output(PROGRAM, name).split()
+    assert found == name
+    # float32 over two layers; kernels of chunks round differently
+    assert float(logits) < 1e-5 and float(gradients) < 1e-4

@@ -2,13 +2,11 @@
 
 import fla_package
 import pytest
+import torch
+from fla_cases import B, H, K, T, V, rand
+from fla_twins import near
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from fla_cases import B, H, K, T, V, rand  # noqa: E402
-from fla_twins import near  # noqa: E402
-
-from linattn.torch import fla  # noqa: E402
+from linattn.torch import fla
 
 BASED = fla.parallel_based, fla.fused_chunk_based
 

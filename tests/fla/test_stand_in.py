@@ -1,7 +1,5 @@
 """linattn's stand-in for fla: its modules, layers and functions, beside an installed fla's."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -9,17 +7,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import fla_package
 import pytest
+import torch
 from processes import output
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("ml_dtypes")
-
-import fla_package  # noqa: E402
-
-import linattn.torch.fla.ops  # noqa: E402
-from linattn.torch import fla, install_as, patch_fla  # noqa: E402
-from linattn.torch.fla import modules  # noqa: E402
+import linattn.torch.fla.ops
+from linattn.torch import fla, install_as, patch_fla
+from linattn.torch.fla import modules
 
 INSTALLED = importlib.util.find_spec("fla") and importlib.util.find_spec("triton")
 WITH_FLA = pytest.mark.skipif(not INSTALLED, reason="fla or triton is not installed")
@@ -275,6 +270,7 @@ def test_no_patch_of_the_stand_in(stand_in):
     assert linattn.torch.patched() == []
 
 
+@pytest.mark.slow
 def test_programs_without_fla(tmp_path):
     """LINATTN_PATCH=fla stands in for a package that is not there."""
     script = tmp_path / "script.py"

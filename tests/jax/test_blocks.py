@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from bounds import close
@@ -9,14 +11,10 @@ from slow import slow
 from states import flat
 from table import BLOCKS, allowed, first_of
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+import linattn
+import linattn.jax as la
 
-import jax.numpy as jnp  # noqa: E402
-from jax_cases import _wide  # noqa: E402, F401  # 64 bits
-
-import linattn  # noqa: E402
-import linattn.jax as la  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("wide")
 N = 11
 EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 PHI = linattn.feature_maps.get("dpfp")

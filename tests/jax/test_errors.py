@@ -6,20 +6,19 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax_cases import D, K, M, Q, V, X, compare, draw
 from processes import output
 
 import linattn
+import linattn.jax as la
 from linattn import State
+from linattn.jax._platform import on_cpu
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-import jax.numpy as jnp  # noqa: E402
-from jax_cases import D, K, M, Q, V, X, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
-from linattn.jax._platform import on_cpu  # noqa: E402
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_wrong_input():
@@ -148,12 +147,10 @@ class Wrong(linattn.feature_maps.FeatureMap):
 
 @pytest.mark.parametrize(
     ("result", "expected"),
-    [
-        (KeyError("elsewhere"), "linattn: KeyError: 'elsewhere'"),
-        (ValueError("!" + 999 * "\N{SNOWMAN}"), "linattn: ValueError: !\N{SNOWMAN}"),
-        (np.ones((8, 1)), r"linattn: ValueError: .* returned \(8, 1\); expected \(2, 3, 8, 4\)"),
-    ],
-)
+    [(KeyError("elsewhere"), "linattn: KeyError: 'elsewhere'"),
+     (ValueError("!" + 999 * "\N{SNOWMAN}"), "linattn: ValueError: !\N{SNOWMAN}"),
+     (np.ones((8, 1)), r"linattn: ValueError: .* returned \(8, 1\); expected \(2, 3, 8, 4\)")],
+)  # fmt: skip
 def test_errors_of_maps(result, expected):
     with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
         np.asarray(la.causal(Q, K, V, feature_map=Wrong(result)))
@@ -244,14 +241,10 @@ SQUARES = linattn.feature_maps.Taylor()  # a map that runs in Python
 @pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
 @pytest.mark.parametrize(
     "f",
-    [
-        la.causal,
-        jax.grad(lambda q, k, v: la.causal(q, k, v).sum()),
-        jax.vmap(la.softmax_attention),
-        partial(la.causal, feature_map=SQUARES),
-    ],
+    [la.causal, jax.grad(lambda q, k, v: la.causal(q, k, v).sum()), jax.vmap(la.softmax_attention),
+     partial(la.causal, feature_map=SQUARES)],
     ids=["forward", "gradient", "vmap", "map"],
-)
+)  # fmt: skip
 def test_lowering_for_other_platforms(f, platform):
     traced = jax.jit(f).trace(Q, K, V)
     traced.lower(lowering_platforms=("cpu",))
@@ -282,6 +275,7 @@ assert linattn.jax
 """
 
 
+@pytest.mark.slow
 def test_older_versions_of_jax():
     """Below the version that pyproject.toml promises, importing the bridge says what it needs."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

@@ -2,22 +2,21 @@
 
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
+from jax_cases import BETA, EACH, EACH_LENGTH, LENGTHS, D, K, M, Q, V, compare, draw
 
 import linattn
+import linattn.jax as la
 from linattn import State
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-import jax.numpy as jnp  # noqa: E402
-from jax.test_util import check_grads  # noqa: E402
-from jax_cases import BETA, EACH, EACH_ONCE, LENGTHS, D, G, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
+pytestmark = pytest.mark.usefixtures("wide")
 
 
-@EACH_ONCE
+@EACH_LENGTH
 def test_results_and_gradients(name, operands, options):
     """Those of the arrays, in jit; the gradients by finite differences."""
     run = jax.jit(partial(getattr(la, name), **options))

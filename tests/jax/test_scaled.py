@@ -1,38 +1,24 @@
-"""linattn.jax: mlstm, wkv and complex scans: states, steps, devices."""
+"""linattn.jax: mlstm, wkv and complex scans: states and steps."""
 
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
-from slow import first_of_each, slow
+from jax.test_util import check_grads
+from jax_cases import GATES, LENGTHS, SCALED, TURNS, K, Q, U, V, W, compare
+from slow import first_of_each, only, slow
 
 import linattn
+import linattn.jax as la
 from linattn import State
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+pytestmark = pytest.mark.usefixtures("wide")
 
-from jax.test_util import check_grads  # noqa: E402
-from jax_cases import GATES, LENGTHS, TURNS, D, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
-
-#: A function, its operands, those of its first token, options, and a state.
-W, U = abs(draw(M)), draw(M, seed=1)
-MEMORY = State(draw(2, 3, D, M), draw(2, 3, D), 2 * draw(2, 3))
-MEAN = State(draw(2, 3, M), abs(draw(2, 3, M)), 2 * draw(2, 3, M, seed=1))
-ROW = State(draw(2, 3, M) + 1j * draw(2, 3, M, seed=1))
-CASES = [
-    ("mlstm", (Q, K, V, *GATES), {}, MEMORY),
-    ("mlstm", (Q, K, V, *GATES), {"eps": 0.1}, MEMORY),
-    ("mlstm", (Q, K, V, *GATES), {"normalize": False, "scale": 0.5}, MEMORY._replace(z=None)),
-    ("wkv", (2 * V, V, W, U), {}, MEAN),
-    ("linear_scan", (TURNS, V), {}, ROW),
-    ("linear_scan", (TURNS.real, V * 1j), {"log": True}, ROW),
-    ("linear_scan", (TURNS, V), {"reverse": True}, ROW),
-]
+IDS = [f"{name}-{'-'.join(options)}" for name, _, options, _ in SCALED]
 EACH = pytest.mark.parametrize(
     ("name", "operands", "options", "state"),
-    first_of_each(CASES, (f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES)),
+    only(["linear_scan-"], first_of_each(SCALED, IDS)),  # `test_every_case` has the others
 )
 
 
@@ -71,40 +57,9 @@ def test_steps(name, operands, options, state):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
-@EACH
-def test_shard_map(name, operands, options, state):
-    """Tokens over devices: outputs, the last state, and gradients."""
-    mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
-    tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
-    specs = tuple(shared if x.ndim == 1 else tokens for x in operands)
-    whole = partial(getattr(la, name), **options, return_state=True)
-    for more, more_specs in (((), ()), ((state,), (shared,))):
-
-        def call(*given, axis=None):
-            count = len(operands)
-            start = dict(zip(["initial_state"], given[count:], strict=False))
-            return whole(*given[:count], **start, **({"axis_name": axis} if axis else {}))
-
-        over = jax.jit(jax.shard_map(
-            partial(call, axis="seq"), mesh=mesh, in_specs=(*specs, *more_specs),
-            out_specs=(tokens, shared), check_vma=False,
-        ))  # fmt: skip
-        given = *operands, *more
-        compare(over(*given), call(*given), 1e-12)
-
-        def loss(f, *given):
-            return (abs(f(*given)[0]) ** 2).sum()
-
-        places = tuple(range(len(given)))
-        compare(jax.grad(partial(loss, over), places)(*given),
-                jax.grad(partial(loss, call), places)(*given), 1e-11)  # fmt: skip
-
-
-@pytest.mark.slow
 def test_transforms():
     """vmap, and a gradient behind padding that holds NaN."""
-    for name, operands, options, _ in CASES[:1] + CASES[3:5]:
+    for name, operands, options, _ in SCALED[:1] + SCALED[3:5]:
         run = partial(getattr(la, name), **options)
         axes = [None if x.ndim == 1 else 0 for x in operands]
         compare(jax.vmap(run, axes)(*operands), run(*operands), 1e-14)
@@ -120,19 +75,17 @@ def test_transforms():
 
 @pytest.mark.parametrize(
     ("call", "what"),
-    [
-        (lambda: la.mlstm(Q, K, V, *GATES, scale="a"), "mlstm: scale is 'a'"),
-        (lambda: la.mlstm(Q, K, V, *GATES, normalize=1), "mlstm: normalize is 1"),
-        (lambda: la.mlstm(Q, K, V, GATES[0], Q), "mlstm: f has shape"),
-        (lambda: la.mlstm(Q, K, V * 1j, *GATES), "mlstm: v has dtype complex"),
-        (lambda: la.mlstm(Q, K, V, *GATES, initial_state=State(V)), "initial_state is a tuple|s"),
-        (lambda: la.wkv(V, V, W[1:], U), "wkv: w has shape"),
-        (lambda: la.wkv_step(V, V, W, U, None), "wkv_step: state is None; .*initial_state"),
-        (lambda: la.linear_scan(TURNS[..., :2], V), "linear_scan: a has shape"),
-        (lambda: la.linear_scan(TURNS, V, log=1), "linear_scan: log is 1"),
-        (lambda: la.linear_scan(TURNS, V, initial_state=State(V)), "initial_state.s has shape"),
-    ],
-)
+    [(lambda: la.mlstm(Q, K, V, *GATES, scale="a"), "mlstm: scale is 'a'"),
+     (lambda: la.mlstm(Q, K, V, *GATES, normalize=1), "mlstm: normalize is 1"),
+     (lambda: la.mlstm(Q, K, V, GATES[0], Q), "mlstm: f has shape"),
+     (lambda: la.mlstm(Q, K, V * 1j, *GATES), "mlstm: v has dtype complex"),
+     (lambda: la.mlstm(Q, K, V, *GATES, initial_state=State(V)), "initial_state is a tuple|s"),
+     (lambda: la.wkv(V, V, W[1:], U), "wkv: w has shape"),
+     (lambda: la.wkv_step(V, V, W, U, None), "wkv_step: state is None; .*initial_state"),
+     (lambda: la.linear_scan(TURNS[..., :2], V), "linear_scan: a has shape"),
+     (lambda: la.linear_scan(TURNS, V, log=1), "linear_scan: log is 1"),
+     (lambda: la.linear_scan(TURNS, V, initial_state=State(V)), "initial_state.s has shape")],
+)  # fmt: skip
 def test_wrong_input(call, what):
     with pytest.raises((TypeError, ValueError), match=what):
         call()

@@ -2,20 +2,19 @@
 
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax_cases import BETA, EACH_KIND, PHI, SCALED, SHARDED, D, K, N, Q, V, X, compare, draw
 from processes import output
-from slow import first_of_each, slow
+from slow import slow
 
+import linattn.jax as la
 from linattn import State
+from linattn.jax import _custom_calls
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-import jax.numpy as jnp  # noqa: E402
-from jax_cases import BETA, EACH_KIND, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
-
-import linattn.jax as la  # noqa: E402
-from linattn.jax import _custom_calls  # noqa: E402
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 @EACH_KIND
@@ -38,35 +37,36 @@ def test_vmap(name, operands, options):
 @pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
 @pytest.mark.parametrize(
-    ("name", "operands", "options"),
-    first_of_each(SHARDED, (f"{case[0]}-{i}" for i, case in enumerate(SHARDED))),
+    ("name", "operands", "options", "state"), [*((*x, None) for x in SHARDED), *SCALED]
 )
-def test_shard_map_over_the_sequence(name, operands, options):
-    """On four host devices, gradients included."""
+def test_shard_map_over_the_sequence(name, operands, options, state):
+    """On four host devices: outputs and gradients, and states, from one or from none."""
     mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
     tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
     keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
     static = {x: y for x, y in options.items() if x not in keywords}
-    every = (*operands, *keywords.values())
-    specs = tuple(tokens if x.shape[2:3] == (N,) else shared for x in every)
+    held = state is not None
+    for names in ((*keywords,), (*keywords, "initial_state"))[: 1 + held]:
 
-    def local(*x):
-        given = dict(zip(keywords, x[len(operands) :], strict=True))
-        return getattr(la, name)(*x[: len(operands)], **static, **given, axis_name="seq")
+        def call(*x, axis=None, names=names):
+            given = dict(zip(names, x[len(operands) :], strict=True))
+            given |= {"axis_name": axis} if axis else {}
+            return getattr(la, name)(*x[: len(operands)], **static, **given, return_state=held)
 
-    over = jax.jit(jax.shard_map(
-        local, mesh=mesh, in_specs=specs, out_specs=tokens,
-        check_vma=False,
-    ))  # fmt: skip
+        def loss(f, *x):
+            return (abs(f(*x)[0] if held else f(*x)) ** 2).sum()
 
-    def alone(*x):
-        given = dict(zip(keywords, x[len(operands) :], strict=True))
-        return getattr(la, name)(*x[: len(operands)], **static, **given)
-
-    compare(over(*every), alone(*every), 1e-12)
-    argnums = tuple(range(len(every)))
-    compare(jax.grad(lambda *x: (over(*x) ** 2).sum(), argnums)(*every),
-            jax.grad(lambda *x: (alone(*x) ** 2).sum(), argnums)(*every), 1e-11)  # fmt: skip
+        every = (*operands, *({**keywords, "initial_state": state}[x] for x in names))
+        over = jax.jit(jax.shard_map(
+            partial(call, axis="seq"), mesh=mesh, out_specs=(tokens, shared) if held else tokens,
+            in_specs=tuple(tokens if x is not state and x.shape[2:3] == (N,) else shared
+                           for x in every),
+            check_vma=False,
+        ))  # fmt: skip
+        compare(over(*every), call(*every), 1e-12)
+        places = tuple(range(len(every)))
+        compare(jax.grad(partial(loss, over), places)(*every),
+                jax.grad(partial(loss, call), places)(*every), 1e-11)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,6 @@ def test_header_is_that_of_jaxlib(tmp_path):
     assert len(lines) > 100
 
 
-# --- calls of the handler without XLA -------------------------------------------------
-
 size, number, pointer = ctypes.c_size_t, ctypes.c_int64, ctypes.c_void_p
 
 

@@ -12,22 +12,23 @@ import linattn
 import linattn.torch.onnx
 from linattn.reference.maps import twin
 
+PLAIN = [row for row in ROWS if "block" not in row.options]
 #: Those whose tokens may be in blocks.
 BLOCKS = [
     row._replace(options=row.options | {"block": 4})
-    for row in ROWS
+    for row in PLAIN
     if row.name in ("causal", "delta", "gated", "gated_delta")
-    and "bonus" not in row.more
+    and "bonus" not in row.letters
     and row.options.get("feature_map") is not POSITIVE
 ]
 #: All rows, and a step for each operator.
 CALLS = [
-    *map(Call, [*ROWS, *BLOCKS]),
+    *map(Call, [*PLAIN, *BLOCKS]),
     *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values()),
 ]
 #: A row and a call in blocks of each operator, and some steps.
 FEW = [
-    *(Call(x) for y in (ROWS, BLOCKS) for x in {x.name: x for x in reversed(y)}.values()),
+    *(Call(x) for y in (PLAIN, BLOCKS) for x in {x.name: x for x in reversed(y)}.values()),
     *CALLS[-4:],
 ]
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -44,9 +45,6 @@ def close_to(actual, expected, dtype=None):
     atol = roundings(ROUNDINGS, *arrays, dtype=dtype or actual[0].dtype)
     for x, y in zip(actual, arrays, strict=True):
         close(x, y, atol=atol)
-
-
-# --- every operator, in one model for each target ------------------------------------------------
 
 
 class Model:
@@ -124,9 +122,6 @@ def test_update_rules_of_opset_27():
     close_to(reference.run(None, feed(proto, args)), expected)
 
 
-# --- sizes that are known only when a model runs -------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS[:3], ids=lambda x: x.name)
 def test_batches_and_lengths_that_vary(target):
@@ -167,6 +162,7 @@ def test_batches_and_lengths_that_vary(target):
         close_to(run(proto, given), [x.numpy() for x in calls(*given)])
 
 
+@pytest.mark.slow
 def test_dimensions_of_heads_that_vary():
     args = drawn(2, 3, 6, 4), drawn(2, 3, 6, 4), drawn(2, 3, 6, 5)
     shapes = (({0: DYNAMIC, 1: DYNAMIC},) * 3,)
@@ -174,9 +170,6 @@ def test_dimensions_of_heads_that_vary():
     assert "Scan" in kinds(proto)
     args = drawn(1, 5, 6, 4), drawn(1, 5, 6, 4), drawn(1, 5, 6, 5)
     close_to(run(proto, args), [linattn.torch.causal(*args).numpy()])
-
-
-# --- dtypes, maps, states ------------------------------------------------------------------------
 
 
 def test_results_of_16_bits_are_rounded_once():
@@ -234,9 +227,7 @@ def test_a_state_is_written_to():
     close_to(actual, [o, after.s])
 
 
-# --- torch.onnx.export alone, and files ----------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_exporter_of_pytorch_knows_the_operators(tmp_path):
     args = drawn(2, 3, 6, 4), drawn(2, 3, 6, 4), drawn(2, 3, 6, 5)
     file = tmp_path / "model.onnx"
@@ -246,6 +237,7 @@ def test_exporter_of_pytorch_knows_the_operators(tmp_path):
     close_to(run(proto, args), [linattn.torch.causal(*args).numpy()])
 
 
+@pytest.mark.slow
 def test_file(tmp_path):
     x = drawn(2, 6, 5)
     file = tmp_path / "model.onnx"
@@ -268,6 +260,7 @@ linattn.torch.onnx.export(layer, (torch.ones(1, 10, 16),), verbose=False)
     assert interpreter(script, timeout=120) == ("", "")
 
 
+@pytest.mark.slow
 def test_rows_of_a_pool():
     """Their check is an operator of graphs, which ONNX's own take over."""
 

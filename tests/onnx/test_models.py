@@ -5,6 +5,7 @@ import pytest
 import torch
 from bounds import close, roundings
 from onnx_models import Function, exported, kinds, linattn_onnx, run
+from slow import slow
 
 import linattn
 import linattn.torch
@@ -69,45 +70,39 @@ def test_model_of_transformers():
         compare(model, proto, torch.arange(1, 26).reshape(1, 25))
 
 
-# --- what cannot be exported ---------------------------------------------------------------------
+def slope(x):
+    return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
 
 
-def test_packed_sequences():
-    x = torch.ones(5, 4)
-    model = Function(lambda x, ends: linattn.torch.causal(x, x, x, cu_seqlens=ends))
-    with pytest.raises(NotImplementedError, match=r"causal with cu_seqlens .* key_lengths"):
-        exported(model, (x, torch.tensor([0, 2, 5])))
+X, BOUNDS = torch.ones(5, 4, requires_grad=True), torch.tensor([0, 2, 5])
+REFUSED = [
+    (lambda x, ends: linattn.torch.causal(x, x, x, cu_seqlens=ends), (X, BOUNDS),
+     "causal with cu_seqlens .* key_lengths"),
+    (lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0], (X,),
+     "causal with an ExactState .* return_state=True"),
+    (slope, (X,), "gated with a gradient .* its output alone"),
+]  # fmt: skip
 
 
-def test_exact_states():
-    model = Function(lambda x: linattn.torch.causal(x, x, x, return_state="exact")[0])
-    with pytest.raises(
-        NotImplementedError, match=r"causal with an ExactState .* return_state=True"
-    ):
-        exported(model, (torch.ones(5, 4),))
-
-
-def test_gradients():
-    def slope(x):
-        return torch.autograd.grad(linattn.torch.gated(x, x, x, x[:, 0]).sum(), x)[0]
-
-    with pytest.raises(NotImplementedError, match=r"gated with a gradient .* its output alone"):
-        exported(Function(slope), (torch.ones(5, 4, requires_grad=True),))
+@pytest.mark.parametrize("refused", [REFUSED[0], *slow(*REFUSED[1:])])
+def test_what_cannot_be_exported(refused):
+    call, args, words = refused
+    with pytest.raises(NotImplementedError, match=words):
+        exported(Function(call), args)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"opset_version": 28}, "opset_version is 28; expected 18 to 27"),
-        ({"opset_version": 17}, "opset_version is 17"),
-        ({"dynamo": False}, "dynamo is False; expected True"),
-    ],
-)
+    [({"opset_version": 28}, "opset_version is 28; expected 18 to 27"),
+     ({"opset_version": 17}, "opset_version is 17"),
+     ({"dynamo": False}, "dynamo is False; expected True")],
+)  # fmt: skip
 def test_options(options, message):
     with pytest.raises(ValueError, match=message):
         linattn_onnx.export(torch.nn.Identity(), (torch.ones(1),), **options)
 
 
+@pytest.mark.slow
 def test_errors_of_the_exporter_stay():
     model = Function(lambda x: torch.tensor(np.asarray(x.tolist())))
     with pytest.raises(torch.onnx.OnnxExporterError, match="Failed to"):

@@ -1,12 +1,12 @@
 """The onnx package's reference cases of LinearAttention, opset 27, all update rules."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx_cases import onnx_cases
 
 import linattn
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.reference.ops.op_linear_attention")
 
 

@@ -213,17 +213,12 @@ def value_gates(name: str, names: str) -> Family:
 FAMILIES = {
     **{name: looped(name) for name in CASES},
     "comba": generalized("comba", twins.comba, "q k v p g beta", 2 * H),
-    "gdn2": generalized(
-        "gdn2", twins.gdn2, "q k v g=gk b=erase w", 2 * H, by_value=("state_v_first",)
-    ),
+    "gdn2": generalized("gdn2", twins.gdn2, "q k v g=gk b=erase w", 2 * H,
+                        by_value=("state_v_first",)),
     "iplr_delta_rule": generalized("iplr_delta_rule", twins.iplr, "q k v a b"),
-    "gated_oja_rule": generalized(
-        "gated_oja_rule", twins.gated_oja_rule, "q k v=u gv beta", 2 * H
-    ),
-    "gated_delta_product": generalized(
-        "gated_delta_product", twins.gated_delta_product, "q k v g beta", more=2, forms=("chunk",),
-        num_householder=2,
-    ),
+    "gated_oja_rule": generalized("gated_oja_rule", twins.gated_oja_rule, "q k v=u gv beta", 2 * H),
+    "gated_delta_product": generalized("gated_delta_product", twins.gated_delta_product,
+                                       "q k v g beta", more=2, forms=("chunk",), num_householder=2),
     "precond_gated_delta_rule": preconditioned("gated_delta_rule"),
     "precond_kda": preconditioned("kda"),
     "momentum_delta_rule": momentum(),
@@ -239,5 +234,5 @@ FAMILIES = {
     **{
         f"gated_delta_rule, gv {x}": value_gates("gated_delta_rule", x)
         for x in ("beta", "beta g", "beta gk", "beta g gk")
-    },
+    }
 }  # fmt: skip

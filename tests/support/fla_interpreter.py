@@ -6,8 +6,6 @@ errors of logits and of gradients relative to the largest logit and gradient.
 The interpreter has no autotuner, and its loop variables are Python integers, which have no ``to``.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 import sys

@@ -1,7 +1,5 @@
 """Small models of fla, one for each recurrence that linattn supports."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 
@@ -19,31 +17,23 @@ COMMON = {
 }  # fmt: skip
 #: By the name of the model, its options beside the common ones.
 FAMILIES = {
+    **{name: {} for name in (
+        "Comba", "DeltaNet", "GLA", "GatedDeltaNet", "GatedDeltaProduct", "KDA", "LinearAttention",
+        "MesaNet", "PrecondGatedDeltaNet", "PrecondKDA", "RWKV7", "RetNet",
+    )},
     "ABC": {"num_slots": 8},
-    "Comba": {},
-    "DeltaNet": {},
-    "GLA": {},
     "GSA": {"num_slots": 8},
-    "GatedDeltaNet": {},
-    "GatedDeltaProduct": {},
     "HGRN": {"expand_ratio": 1},
     "HGRN2": {"expand_ratio": 16},
-    "KDA": {},
     "LightNet": {"expand_ratio": 16},
-    "LinearAttention": {},
     "Mamba": {"state_size": 8, "expand": 2},
     "Mamba2": {"state_size": 8, "expand": 2, "num_heads": 4, "n_groups": 1, "chunk_size": 16},
     "Mamba3": {"state_size": 8, "expand": 2},
-    "MesaNet": {},
-    "PrecondGatedDeltaNet": {},
-    "PrecondKDA": {},
     "RWKV6": {"proj_low_rank_dim": 8, "gate_low_rank_dim": 8},
-    "RWKV7": {},
     "Raven": {"num_slots": 8, "topk": 3, "add_gumbel_noise": False},
-    "RetNet": {},
     # With fla's defaults its blocks expect a residual that its model does not hand on.
     "Rodimus": {"block_type": "rodimus", "expand_ratio": 8, "block_residual_in_fp32": True},
-}
+}  # fmt: skip
 #: One of each kind: a sum, slots, decays by head and by channel, delta rules, a scan.
 FEW = {"LinearAttention", "GSA", "RetNet", "GLA", "GatedDeltaNet", "KDA", "Mamba2", "RWKV7", "HGRN"}
 #: Those that take packed sequences in their ``cu_seqlens``.  The model of linear attention takes no
@@ -75,3 +65,13 @@ def enlarged(model):
 
 def tokens(*shape, seed=0):
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def by_steps(model, ids, prompt):
+    """The logits of a prompt of so many tokens and of the tokens after it one by one."""
+    out = model(ids[:, :prompt], use_cache=True)
+    pieces = [out.logits]
+    for i in range(prompt, ids.shape[1]):
+        out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
+        pieces.append(out.logits)
+    return torch.cat(pieces, 1)

@@ -1,9 +1,6 @@
 """The calls that the tests of linattn.jax make, and their operands."""
 
-import os
-
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-
+import jax
 import numpy as np
 import pytest
 from bounds import close
@@ -11,15 +8,7 @@ from operands import dims, given, make
 from slow import first_of_each
 
 import linattn
-
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-
-@pytest.fixture(autouse=True)
-def _wide():
-    jax.config.update("jax_enable_x64", True)  # in all threads, those of devices as well
-    yield
-    jax.config.update("jax_enable_x64", False)
+from linattn import State
 
 
 def draw(*shape, seed=0):
@@ -79,13 +68,22 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
-#: One of each function, and one with lengths of each kind; of each kind of recurrence, and others.
-EACH_ONCE, EACH_KIND = (
+
+
+def _lengths(case):
+    """A kind for lengths of each function, and for what `test_every_case` has not."""
+    own = {"key_lengths", "cu_seqlens"} & {*case[2]}
+    return (case[0], *own) if own or case[0] == "log_decay" else None
+
+
+def _recurrence(case):
+    kinds = "gated_delta", "selective_scan", "mlstm", "softmax_attention"
+    return case[0] in kinds and case[0]
+
+
+EACH_LENGTH, EACH_KIND = (
     pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS, kind=kind))
-    for kind in (
-        lambda x: (x[0], *({"key_lengths", "cu_seqlens"} & {*x[2]})),
-        lambda x: x[0] in ("gated_delta", "selective_scan", "mlstm", "softmax_attention") and x[0],
-    )
+    for kind in (_lengths, _recurrence)
 )
 ATTENTION = [
     case
@@ -105,6 +103,20 @@ SHARDED = [
     call("linear_scan", reverse=True),
     call("selective_scan"),
     call("selective_scan", "D z dt_bias", softplus=True),
+]
+#: A function, its operands, those of its first token, options, and a state.
+W, U = abs(draw(M)), draw(M, seed=1)
+MEMORY = State(draw(2, 3, D, M), draw(2, 3, D), 2 * draw(2, 3))
+MEAN = State(draw(2, 3, M), abs(draw(2, 3, M)), 2 * draw(2, 3, M, seed=1))
+ROW = State(draw(2, 3, M) + 1j * draw(2, 3, M, seed=1))
+SCALED = [
+    ("mlstm", (Q, K, V, *GATES), {}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"eps": 0.1}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"normalize": False, "scale": 0.5}, MEMORY._replace(z=None)),
+    ("wkv", (2 * V, V, W, U), {}, MEAN),
+    ("linear_scan", (TURNS, V), {}, ROW),
+    ("linear_scan", (TURNS.real, V * 1j), {"log": True}, ROW),
+    ("linear_scan", (TURNS, V), {"reverse": True}, ROW),
 ]
 
 

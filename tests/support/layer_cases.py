@@ -53,20 +53,7 @@ ONE_OF_EACH = {
 RECURRENT_KINDS = [x for x in CAUSAL if x.id in ONE_OF_EACH]
 KINDS = [*RECURRENT_KINDS, *(x for x in OTHERS if x.id in ("linear-both-ways", "linformer-heads"))]
 #: True for padding: none, in front, at the end.
-MASK = torch.tensor(
-    [[0] * N, [1] * 4 + [0] * (N - 4), [0] * 2 + [1] * (N - 2)], dtype=torch.bool
-)  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    """Seed PyTorch and use one thread, since such small layers are slower on more."""
-    torch.manual_seed(5)
-    torch._dynamo.reset()
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+MASK = torch.tensor([[0] * N, [1] * 4 + [0] * (N - 4), [0] * 2 + [1] * (N - 2)], dtype=torch.bool)
 
 
 def made(new, dtype=torch.float64, **options):

@@ -1,5 +1,6 @@
 """Operands for the stand-ins of mamba_ssm and causal_conv1d, and how results are compared."""
 
+import pytest
 import torch
 
 #: Units of the last place of the dtype that is computed in, of a result's largest entry: more than
@@ -36,8 +37,15 @@ def agree(found, expected, dtype):
     return found.shape == expected.shape and bool(((found - expected).abs() <= bound).all())
 
 
-def check(function, twin, operands, dtype):
-    """Compare results and the gradients of all operands with those of the twin."""
+def check(function, twin, operands, dtype, reference=None):
+    """Compare results and the gradients of all operands with those of the twin.
+
+    A package's own reference of the function is compared as the twin is, and has its dtypes.
+    """
+    if reference is not None:
+        check(function, reference, operands, dtype)
+        pairs = zip(_all(function(*operands)), _all(reference(*operands)), strict=True)
+        assert all(x.dtype is y.dtype and x.shape == y.shape for x, y in pairs)
     copies = [exact(x) for x in operands]
     results, expected = _all(function(*operands)), _all(twin(*copies))
     assert len(results) == len(expected)
@@ -51,6 +59,20 @@ def check(function, twin, operands, dtype):
     known = torch.autograd.grad(expected, [y for _, y in given], wide_cotangents)
     for x, y in zip(found, known, strict=True):
         assert agree(x, y, dtype), (x - y).abs().max()
+
+
+def errors(table, kinds=(TypeError, ValueError)):
+    """A test of calls, or errors and calls, that are refused, by a part of their message."""
+
+    @pytest.mark.parametrize("message", table)
+    def test(message):
+        row = table[message]
+        kind, run = row if isinstance(row, tuple) else (kinds, row)
+        with pytest.raises(kind) as error:
+            run()
+        assert message in str(error.value)
+
+    return test
 
 
 def _moves(x):

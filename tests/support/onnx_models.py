@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -11,11 +13,7 @@ from torch_cases import Row, call, make, outputs, pack, state, token
 
 import linattn
 import linattn.torch
-
-linattn_onnx = pytest.importorskip("linattn.torch.onnx")
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-
+import linattn.torch.onnx as linattn_onnx
 
 RUNTIME = tuple(int(x) for x in onnxruntime.__version__.split(".")[:2])
 
@@ -50,13 +48,11 @@ class Call(NamedTuple):
         operands = make(self.row, dtype)
         if self.step:
             operands = token(self.row, operands, 3)
-        return {"operands": operands} | (
-            {"state": state(self.row, dtype)} if self.row.state else {}
-        )
+        return {"operands": operands} | ({"state": state(self.row, dtype)} if self.row.held else {})
 
     def run(self, module: Any, inputs: dict[str, Any]) -> Any:
         options: dict[str, Any] = {}
-        if self.row.state:
+        if self.row.held:
             start = pack(self.row, inputs["state"])
             options = {"state": start} if self.step else {
                 "initial_state": start, "return_state": True,

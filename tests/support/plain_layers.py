@@ -170,16 +170,11 @@ def mamba(layer, x):
 
 
 PLAIN = {
-    nn.LinearAttention: linear,
-    nn.PerformerAttention: linear,
-    nn.FeedforwardKernelAttention: linear,
-    nn.FastWeightAttention: fast_weights,
-    nn.GatedDeltaNet: gated_delta_net,
-    nn.GatedAttention: gated_attention,
-    nn.LinformerAttention: linformer,
-    nn.Mamba: mamba,
-    nn.SoftmaxAttention: softmax,
-}
+    nn.LinearAttention: linear, nn.PerformerAttention: linear,
+    nn.FeedforwardKernelAttention: linear, nn.FastWeightAttention: fast_weights,
+    nn.GatedDeltaNet: gated_delta_net, nn.GatedAttention: gated_attention,
+    nn.LinformerAttention: linformer, nn.Mamba: mamba, nn.SoftmaxAttention: softmax,
+}  # fmt: skip
 
 
 def plain(layer, x):

@@ -1,41 +1,29 @@
-"""The table of calls for the tests of linattn.torch, one row per call.
+"""The calls of the tests of linattn.torch: rows of the table of cases, and rows of its own.
 
 `make` draws the operands of a row from a seed; `call` passes them to linattn.torch as tensors or to
 linattn as arrays.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import operands as operand_table
 import pytest
 import torch
+from operands import OPERANDS, REGISTRY, STEPS, dims, tokens
 from slow import first_of_each, grid
+from table import ALL, Case
 
 import linattn
 
 N, D, M, LEAD = 9, 4, 5, (2, 3)
+LENGTHS = torch.tensor([[9, 0, 3], [5, 8, 1]])
+POSITIVE = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=1)
 
 
-class Row(NamedTuple):
-    name: str  # of the function
-    more: str = ""  # operands with channels, and those given that may be left out
-    options: dict[str, Any] = {}  # noqa: RUF012  # never changed
-    state: str = ""  # "s", "sz", "sz-scale", "hcnm": what a state holds; "conv": an array
-
-    def __str__(self) -> str:
-        options = [f"{name}={value}" for name, value in self.options.items()]
-        return "-".join([self.name, *self.more.split(), *options]).replace(" ", "")
-
+class Row(Case):
     @property
-    def dims(self) -> dict[str, str]:
-        """Dimensions by operand."""
-        return operand_table.dims(self.name, self.more)
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return tuple(self.dims)
+    def output(self) -> str:
+        return "n" if self.name == "log_decay" else super().output
 
     @property
     def step(self) -> str:
@@ -44,107 +32,84 @@ class Row(NamedTuple):
         return "" if whole else STEPS.get(self.name, "")
 
 
-def lengths() -> torch.Tensor:
-    return torch.tensor([[9, 0, 3], [5, 8, 1]])
+def own(name: str, more: str = "", **options: Any) -> Row:
+    return Row(name, dims(name, more), options)
 
 
-POSITIVE = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=1)
-STEPS = operand_table.STEPS
-ROWS = [
-    Row("causal", "", {}, "sz"),
-    Row("causal", "", {"normalize": False, "scale": 0.5, "feature_map": "relu"}, "s"),
-    Row("causal", "", {"feature_map": "dpfp"}, "sz"),
-    Row("causal", "", {"feature_map": POSITIVE, "eps": 0.1}, "sz-scale"),
-    Row("causal", "", {"key_lengths": lengths()}, "sz"),
-    Row("noncausal"),
-    Row("noncausal", "", {"key_lengths": lengths(), "feature_map": "softplus"}),
-    Row("delta", "", {"feature_map": "l2norm"}, "s"),
-    Row("delta", "beta", {"feature_map": "l2norm"}, "s"),
-    Row("gated", "", {"scale": 0.5}, "s"),
-    Row("gated", "g", {"feature_map": "elu"}, "s"),
-    Row("gated", "g bonus", {}, "s"),
-    Row("linear_scan", "", {"reverse": True}),  # no step goes backwards
-    Row("linear_scan", "", {"log": True}, "s"),
-    Row("selective_scan", "", {}, "s"),
-    Row("selective_scan", "D z dt_bias", {"softplus": True}, "s"),
-    Row("gated_delta", "", {"feature_map": "l2norm"}, "s"),
-    Row("gated_delta", "g beta erase", {"scale": 0.5}, "s"),
-    Row("dplr", "", {}, "s"),
-    Row("dplr", "g", {"scale": 0.5}, "s"),
-    Row("momentum_delta", "", {"scale": 0.5}, "sz"),
-    Row("momentum_delta", "", {"key_lengths": lengths()}, "sz"),
-    Row("softmax_attention", "", {"causal": True}),
-    Row("softmax_attention", "", {"scale": 0.3}),
-    Row("linformer"),
-    Row("log_decay"),
-    Row("log_decay", "", {"lower_bound": -5.0}),
-    Row("causal_conv1d", "", {"activation": "silu"}, "conv"),
-    Row("causal_conv1d", "bias", {}, "conv"),
-    Row("slstm", "", {}, "hcnm"),
+#: Those with options that the table lacks: maps, lengths, scales.
+OWN = [
+    own("causal", feature_map="dpfp"),
+    own("causal", feature_map=POSITIVE, eps=0.1),
+    own("causal", key_lengths=LENGTHS),
+    own("noncausal", key_lengths=LENGTHS, feature_map="softplus"),
+    own("gated", "g", feature_map="elu"),
+    own("gated_delta", feature_map="l2norm"),
+    own("momentum_delta", key_lengths=LENGTHS),
+    own("causal", block=3),
+    own("delta", "beta", block=3),
+    own("gated", "g", block=3),
+    own("gated_delta", "beta", block=3),
+    own("softmax_attention", scale=0.3),
+    own("log_decay"),
+    own("log_decay", lower_bound=-5.0),
 ]
-RECURRENT = [row for row in ROWS if row.state]
+_BY_NAME = {name: [Row(*x) for x in ALL if x.name == name] for name in OPERANDS}
+#: Of each operator the first case and the last, and decays by their logarithms.
+ROWS = [
+    *(x for y in _BY_NAME.values() for x in {str(z): z for z in (*y[:1], *y[-1:])}.values()),
+    *(x for x in _BY_NAME["linear_scan"] if x.options.get("log")),
+    *OWN,
+]
+#: Options that an operator's step has not.  PyTorch 2.9 does not trace properties of named tuples.
+_LACKING = {
+    name: {*REGISTRY[name].flags["forward"]} - {*REGISTRY[name].flags["step"]} for name in STEPS
+}
+RECURRENT = [row for row in ROWS if row.held]
 STEPPED = [row for row in ROWS if row.step]
-SIZES = {"n": N, "s": N, "d": D, "m": M, "r": 3}
-#: Leading axes of the operands that do not have those of the tokens.
-LEADS = {
-    "bonus": (3,), "E": (), "F": (3,), "A_log": (3, 1), "dt_bias": (3, 1), "weight": (), "bias": (),
-}  # fmt: skip
+
+
+def _tensors(arrays: dict[str, Any], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(x, dtype=dtype) for name, x in arrays.items() if x is not None}
 
 
 def make(row: Row, dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, torch.Tensor]:
     """Operands by their names, drawn from the seed."""
-    rng = np.random.default_rng(seed)
-    leads = LEADS | ({"dt_bias": (3,)} if row.dims.get("dt_bias") else {})
-    drawn = operand_table.make(row.dims, SIZES, rng, lead=LEAD, leads=leads)
-    return {name: torch.tensor(x, dtype=dtype) for name, x in drawn.items()}
+    drawn = row.operands(LEAD, N, d=D, m=M, s=N, seed=seed)
+    for name in {"bonus", "A_log", "dt_bias"} & drawn.keys():  # those of heads alone
+        drawn[name] = drawn[name][0][..., None] if row.name == "log_decay" else drawn[name][0]
+    if "F" in drawn:
+        drawn["F"] = drawn["F"] * np.arange(1, 4)[:, None, None]
+    return _tensors({name: drawn[name] for name in row.letters}, dtype)
 
 
-def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
+def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> dict[str, torch.Tensor]:
     """The fields of an initial state by name."""
-    rng = np.random.default_rng(seed)
-    if row.state == "conv":
-        return {"s": torch.tensor(rng.standard_normal((*LEAD, M, D - 1)), dtype=dtype)}
-    if row.state == "hcnm":
-        drawn = {x: 0.5 + rng.random((*LEAD, 2, D)) for x in row.state}
-        return {name: torch.tensor(x, dtype=dtype) for name, x in drawn.items()}
-    f = {"dpfp": 2 * D, "sz-scale": 6}.get(row.options.get("feature_map"), D) if isinstance(
-        row.options.get("feature_map"), str) else 6 if row.state == "sz-scale" else D  # fmt: skip
-    sizes = {"d": f, "f": f, "m": M}
-    core = (sizes[x] for x in operand_table.REGISTRY[row.name].layout.state)
-    s = {"s": rng.random((*LEAD, *core)), "z": 1 + rng.random((*LEAD, f))}
-    if operand_table.REGISTRY[row.name].stacked:
-        s["z"] = rng.random(s["s"].shape)
-    if row.state == "sz-scale":
-        s["log_scale"] = rng.standard_normal((*LEAD, f))
-    if row.state == "s":
-        del s["z"]
-    return {name: torch.tensor(x, dtype=dtype) for name, x in s.items()}
+    options = {name: x for name, x in row.options.items() if name != "key_lengths"}
+    found = Case(row.name, row.letters, options).state(LEAD, d=D, m=M, seed=seed)
+    return _tensors(fields(row, found), dtype)
 
 
 def pack(row: Row, fields: dict[str, Any]) -> Any:
     """Fields as a state of that operator."""
-    return operand_table.REGISTRY[row.name].public(fields)
+    return REGISTRY[row.name].public(fields)
 
 
 def fields(row: Row, x: Any) -> dict[str, Any]:
     """The fields of a state that are not None."""
-    if row.state == "conv":
-        return {"s": x}
-    return {name: y for name, y in x._asdict().items() if y is not None}
+    found = x._asdict() if isinstance(x, tuple) else {"s": x}
+    return {name: y for name, y in found.items() if y is not None}
 
 
 def call(
     module: Any, row: Row, operands: dict[str, Any], step: bool = False, **options: Any
 ) -> Any:
     """Call the operator, or its step, of linattn or linattn.torch."""
-    function: Callable[..., Any] = getattr(module, STEPS[row.name] if step else row.name)
     options = row.options | options
-    positional, keywords = operand_table.given(row.name, operands)
     if step:
-        positional = (*positional, options.pop("state"))
+        options = {name: x for name, x in options.items() if name not in _LACKING[row.name]}
     if module is linattn:
         options = {x: y.numpy() if isinstance(y, torch.Tensor) else y for x, y in options.items()}
-    return function(*positional, **keywords, **options)
+    return getattr(module, STEPS[row.name] if step else row.name)(**operands, **options)
 
 
 def arrays(operands: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
@@ -153,7 +118,18 @@ def arrays(operands: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 def token(row: Row, operands: dict[str, torch.Tensor], i: int) -> dict[str, torch.Tensor]:
     """The operands of token i."""
-    return {name: operand_table.tokens(row.dims[name], x, i) for name, x in operands.items()}
+    return {name: tokens(row.letters[name], x, i) for name, x in operands.items()}
+
+
+def one_token(name: str) -> tuple[tuple[torch.Tensor, ...], linattn.State]:
+    """The operands of a rule's step by position, of two heads, and a state."""
+    q, k, v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
+    more = {
+        "causal": (), "delta": (k[:, 0],), "gated": (-v[:, 0].abs(),),
+        "gated_delta": (-v[:, 0].abs(), k[:, 0]), "dplr": (-k, k, -v.abs()),
+    }[name]  # fmt: skip
+    state = linattn.State(torch.ones(2, 4, 4), torch.ones(2, 4) if name == "causal" else None)
+    return (q, k, v, *more), state
 
 
 def outputs(result: Any) -> list[torch.Tensor]:
@@ -163,18 +139,17 @@ def outputs(result: Any) -> list[torch.Tensor]:
     return [] if result is None else [result]
 
 
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled():
-    torch._dynamo.reset()  # the same lambda for every row would be too many versions of one
-
-
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
 EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
 EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
+#: Quick for a sum, a rule, a scan and gates.
 EACH_KIND_OF_STEP = grid(
-    lambda row: str(row) in ("causal", "dplr", "selective_scan", "slstm"), row=STEPPED
+    lambda row: (
+        str(row) in [str(_BY_NAME[x][0]) for x in ("causal", "dplr", "selective_scan", "slstm")]
+    ),
+    row=STEPPED,
 )
 
 

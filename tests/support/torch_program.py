@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from bounds import close
+from torch_cases import ROWS
 
 import linattn
 import linattn.torch as la
@@ -22,34 +23,27 @@ def draw(*shape, seed=0):
 
 
 def cases():
+    """Rows of the table; beside them strong gates, and factors that turn or go backwards."""
+    for row in ROWS:
+        alone = {"key_lengths", "block"} & {*row.options} or row.options.get("eps") == 0.1
+        by_channel = row.letters.get("beta") == "nm"
+        if row.name in distributed.__all__ and not (alone or by_channel):
+            drawn = row.operands((2, 3), N, d=D, m=M, s=N)
+            yield row.name, {x: torch.tensor(drawn[x]) for x in row.letters}, row.options
     q, k, v = draw(2, 3, N, D), draw(2, 3, N, D, seed=1), draw(2, 3, N, M, seed=2)
-    g, by_channel = -draw(2, 3, N, seed=3).abs(), -draw(2, 3, N, D, seed=4).abs()
-    beta, a, bonus = g.sigmoid(), draw(2, 3, N, D, seed=5) / 5, draw(D, seed=6)
-    yield "causal", (q, k, v), {}
-    yield "causal", (q, k, v), {"feature_map": "dpfp", "normalize": False}
-    yield "noncausal", (q, k, v), {"scale": 0.5}
-    yield "noncausal", (q, k, v), {"normalize": False, "feature_map": "relu"}
-    yield "delta", (q, k, v, beta), {"feature_map": "l2norm"}
-    yield "gated", (q, k, v, g), {}
-    yield "gated", (q, k, v, by_channel), {"bonus": bonus}
-    yield "gated_delta", (q, k, v, g, beta), {"feature_map": "l2norm"}
-    yield "gated_delta", (q, k, v, by_channel, beta), {"erase": a}
-    yield "dplr", (q, k, v, a, a, by_channel), {}
-    unit = k / k.norm(dim=-1, keepdim=True)
-    yield "momentum_delta", (q, unit, v, unit, g, 2 * g, beta, beta), {"scale": 0.5}
-    yield "linear_scan", (by_channel, q), {"log": True}
-    yield "linear_scan", (beta[..., None].expand(q.shape), q), {}
-    yield "linear_scan", (by_channel, q), {"log": True, "reverse": True}
-    rotation = torch.polar(beta, g)[..., None]
-    yield "linear_scan", (rotation, torch.complex(q, k)), {}
-    yield "linear_scan", (rotation.conj(), q), {"reverse": True}
-    yield "mlstm", (q, k, v, 3 * draw(2, 3, N, seed=11), 3 * draw(2, 3, N, seed=12)), {}
-    yield "mlstm", (q, k, v, 3 * draw(2, 3, N, seed=11), 3 * g), {"eps": 0.1, "normalize": False}
-    yield "wkv", (3 * q, k, draw(D, seed=13).abs(), draw(D, seed=14)), {}
-    dt, states = draw(2, 3, N, M, seed=7), -draw(2, 3, M, D, seed=8).abs()
-    yield "selective_scan", (v, dt.sigmoid(), states, q, k), {}
-    more = {"D": draw(M, seed=9), "z": dt, "dt_bias": draw(2, 3, M, seed=10), "softplus": True}
-    yield "selective_scan", (v, dt, states, q, k), more
+    i, g = 3 * draw(2, 3, N, seed=11), -draw(2, 3, N, seed=3).abs()
+    qkv, rotation = {"q": q, "k": k, "v": v, "i": i}, torch.polar(g.sigmoid(), g)[..., None]
+    yield "causal", {"q": q, "k": k, "v": v}, {"feature_map": "dpfp", "normalize": False}
+    yield "noncausal", {"q": q, "k": k, "v": v}, {"normalize": False, "feature_map": "relu"}
+    rule = {"q": q, "k": k, "v": v, "g": -k.abs(), "beta": g.sigmoid()}
+    yield "gated_delta", rule | {"erase": draw(2, 3, N, D, seed=5) / 5}, {}
+    yield "linear_scan", {"a": g[..., None], "x": q}, {"log": True, "reverse": True}
+    yield "linear_scan", {"a": rotation, "x": torch.complex(q, k)}, {}
+    yield "linear_scan", {"a": rotation.conj(), "x": q}, {"reverse": True}
+    yield "mlstm", qkv | {"f": 3 * draw(2, 3, N, seed=12)}, {}
+    yield "mlstm", qkv | {"f": 3 * g}, {"eps": 0.1, "normalize": False}
+    w, u = draw(D, seed=13).abs(), draw(D, seed=14)
+    yield "wkv", {"k": 3 * q, "v": k, "w": w, "u": u}, {}
 
 
 def stretch(x, rank, size):
@@ -60,25 +54,20 @@ def stretch(x, rank, size):
     return x.narrow(x.shape.index(N), begin, end - begin)
 
 
-def leaves(operands, options, cut):
-    tensors = [cut(x).clone().requires_grad_() for x in operands]
-    more = {
-        name: cut(x).clone().requires_grad_() if isinstance(x, torch.Tensor) else x
-        for name, x in options.items()
-    }
-    return tensors, more, [*tensors, *(x for x in more.values() if isinstance(x, torch.Tensor))]
+def leaves(operands, cut):
+    return {name: cut(x).clone().requires_grad_() for name, x in operands.items()}
 
 
 def compare(rank, size):
     for name, operands, options in cases():
-        whole, more, whole_leaves = leaves(operands, options, lambda x: x)
-        expected = getattr(la, name)(*whole, **more)
+        whole = leaves(operands, lambda x: x)
+        expected = getattr(la, name)(**whole, **options)
         expected.abs().square().sum().backward()
-        mine, more, mine_leaves = leaves(operands, options, lambda x: stretch(x, rank, size))
-        o = getattr(distributed, name)(*mine, **more)
+        mine = leaves(operands, lambda x: stretch(x, rank, size))
+        o = getattr(distributed, name)(**mine, **options)
         o.abs().square().sum().backward()
         close(o.detach(), stretch(expected, rank, size).detach(), atol=1e-12)
-        for x, y in zip(mine_leaves, whole_leaves, strict=True):
+        for x, y in zip(mine.values(), whole.values(), strict=True):
             close(x.grad, stretch(y.grad, rank, size), atol=1e-11 * float(y.grad.abs().max()))
 
 
@@ -110,14 +99,9 @@ def errors_of_one(rank):
     q = draw(2, 5, D)
     odd = rank == 1
     for x, options in [
-        (q, {"feature_map": "zz"}),
-        (q, {"feature_map": broken}),
-        (q.numpy(), {}),
-        (q[0].tolist(), {}),
-        (q.to("meta"), {}),
-        (q.to_sparse(), {}),
-        (None, {}),
-    ]:
+        (q, {"feature_map": "zz"}), (q, {"feature_map": broken}), (q.numpy(), {}),
+        (q[0].tolist(), {}), (q.to("meta"), {}), (q.to_sparse(), {}), (None, {}),
+    ]:  # fmt: skip
         for call in (distributed.causal, distributed.noncausal):
             with pytest.raises((TypeError, ValueError) if odd else RuntimeError):
                 call(q, q, x if odd else q, **(options if odd else {}))

@@ -1,7 +1,5 @@
 """Fixtures and comparisons of the tests of linattn.torch.transformers."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util
@@ -9,16 +7,12 @@ import operator
 import types
 
 import pytest
+import torch
 from slow import crossed
+from transformers_models import MODELS, module
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_models import MODELS, module  # noqa: E402
-
-from linattn.torch import patch_transformers  # noqa: E402
-from linattn.torch.transformers import STAND_INS  # noqa: E402
+from linattn.torch import patch_transformers
+from linattn.torch.transformers import STAND_INS
 
 FAMILIES = [
     family for family in MODELS if importlib.util.find_spec(f"transformers.models.{family}")
@@ -39,6 +33,15 @@ def each_of(families):
 
 def close(a, b, *, part=PART, more=0.0):
     torch.testing.assert_close(a, b, rtol=0, atol=part * b.abs().max().item() + more)
+
+
+def same_gradients(found, expected):
+    """Those of a model's parameters differ by no more than roundings."""
+    assert found.keys() == expected.keys() and len(found) > 5
+    # Of some parameters the library's own gradient is a small difference of large sums.
+    roundings = 1e-6 * max(g.abs().max().item() for g in expected.values())
+    for name, g in expected.items():
+        close(found[name], g, more=roundings)
 
 
 def cache_of(out):

@@ -47,23 +47,22 @@ def results(family: str) -> dict[str, Any]:
     return found | {"gradients": grads}
 
 
-def packed_row() -> tuple[torch.Tensor, list[int], dict[str, torch.Tensor]]:
-    """Tokens, the lengths of their sequences, and what says where these are."""
+def packed_row() -> tuple[torch.Tensor, list[int], *tuple[dict[str, torch.Tensor], ...]]:
+    """Tokens, the lengths of their sequences, and three ways to say where these are."""
     lengths = [b - a for a, b in itertools.pairwise(ENDS)]
     bounds = torch.tensor(ENDS, dtype=torch.int32)
-    return tokens(1, ENDS[-1]), lengths, {
-        "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds,
-        "seq_idx": torch.repeat_interleave(torch.arange(3), bounds.diff())[None].int(),
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-    }  # fmt: skip
+    index = torch.repeat_interleave(torch.arange(3), bounds.diff())[None].int()
+    return (
+        tokens(1, ENDS[-1]), lengths, {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds},
+        {"seq_idx": index}, {"position_ids": torch.cat([torch.arange(n) for n in lengths])[None]},
+    )  # fmt: skip
 
 
 def packed_results(family: str) -> dict[str, Any]:
     """Logits of packed sequences, told apart in each of the ways that the library has."""
     model = build(family, **ALL_LINEAR.get(family, {}))
-    ids, _, packed = packed_row()
-    if family == "mamba2":
-        del packed["position_ids"]
+    ids, _, bounds, index, places = packed_row()
+    packed = bounds | index | ({} if family == "mamba2" else places)
     found = {}
     with torch.no_grad():
         for left_out in ((), ("seq_idx",), ("cu_seq_lens_q", "cu_seq_lens_k")):

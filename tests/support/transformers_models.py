@@ -14,15 +14,9 @@ import torch
 VOCABULARY = 97
 
 _PLAIN: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
 _LAYERS: dict[str, Any] = {
     "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip

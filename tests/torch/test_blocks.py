@@ -1,16 +1,15 @@
-"""``block`` of tensors: what `test_every_case` leaves to gradients, graphs and errors."""
+"""``block`` of tensors: what the tests of every row leave to lengths, maps and errors."""
 
 import numpy as np
 import pytest
+import torch
 from bounds import close
 from states import flat
 from table import BLOCKS, allowed, first_of
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-lt = pytest.importorskip("linattn.torch")
-
-import linattn  # noqa: E402
-from linattn import feature_maps  # noqa: E402
+import linattn
+import linattn.torch as lt
+from linattn import feature_maps
 
 N = 11
 EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
@@ -39,41 +38,6 @@ def test_options(case, more):
     grads = case.backward(operands, **{x: y for x, y in more.items() if x != "state_at"})
     for name, x in zip(case.letters, grads, strict=True):
         close(tensors[name].grad.numpy(), x, atol=allowed(*grads))
-
-
-@EACH
-def test_compiled(case):
-    """In one graph, with its gradient."""
-    operands = recorded(case.operands((2,), N, dtype="float32"))
-    grad_out, function = operands.pop("grad_out").detach(), getattr(lt, case.name)
-    torch._dynamo.reset()
-
-    def call(given):
-        return function(**given, **case.options)
-
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    results = [f(operands) for f in (call, compiled)]
-    grads = [torch.autograd.grad(o, [*operands.values()], grad_out) for o in results]
-    assert torch.equal(*results)
-    assert all(map(torch.equal, *grads))
-
-
-@EACH
-def test_vmap(case):
-    operands = {name: torch.tensor(x) for name, x in case.operands((3,), N).items()}
-    grad_out = operands.pop("grad_out")
-    found = torch.vmap(lambda given: case.call(given, lt))(operands)
-    assert torch.equal(found, case.call(operands, lt))
-    assert found.shape == grad_out.shape
-
-
-@EACH
-def test_strides(case):
-    """Tensors (batch, tokens, heads, width), transposed."""
-    operands = {name: torch.tensor(x) for name, x in case.operands((2, 3), N).items()}
-    expected = case.call(operands, lt)
-    laid = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in operands.items()}
-    assert torch.equal(case.call(laid, lt), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -1,21 +1,23 @@
 """The stand-in for causal_conv1d against loops over its equation."""
 
+from functools import partial
+
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, errors, exact, normal
 from slow import looped, slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal  # noqa: E402
-
-from linattn.torch.causal_conv1d import (  # noqa: E402
+from linattn.torch.causal_conv1d import (
     causal_conv1d_fn,
     causal_conv1d_interface,
     causal_conv1d_update,
     causal_conv1d_varlen_states,
 )
-from linattn.torch.causal_conv1d.causal_conv1d_interface import (  # noqa: E402
+from linattn.torch.causal_conv1d.causal_conv1d_interface import (
+    causal_conv1d_ref,
     causal_conv1d_update_ref,
 )
+from linattn.torch.causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states_ref
 
 BATCH, DIM, N, WIDTH = 3, 5, 9, 4
 SEQ_IDX = torch.tensor(
@@ -59,17 +61,17 @@ def operands(dtype, *, channels_last=False, bias=True, initial=True):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("activation", [None, "silu", "swish"])
-def test_results_states_and_gradients(dtype, channels_last, activation):
-    def run(x, weight, bias, initial):
-        return causal_conv1d_fn(
-            x, weight, bias, None, initial, return_final_states=True, activation=activation
-        )
+@pytest.mark.parametrize("given", [True, False])
+def test_results_states_and_gradients(dtype, channels_last, activation, given):
+    def run(x, weight, bias, initial, function=causal_conv1d_fn):
+        more = {"return_final_states": True, "activation": activation}
+        return function(x, weight, bias, initial_states=initial, **more)
 
     def known(x, weight, bias, initial):
         return twin(x, weight, bias, initial, silu=activation is not None, states=True)
 
-    args = operands(dtype, channels_last=channels_last)
-    check(run, known, args, dtype)
+    args = operands(dtype, channels_last=channels_last, bias=given, initial=given)
+    check(run, known, args, dtype, partial(run, function=causal_conv1d_ref))
     o, state = run(*args)
     assert o.dtype is state.dtype is dtype and o.stride() == args[0].stride()
 
@@ -94,10 +96,12 @@ def test_a_weight_of_another_dtype():
     assert agree(o, twin(*map(exact, (x, weight, bias))), torch.bfloat16)
 
 
-def test_final_states_are_written():
-    x, weight, _, _ = operands(torch.float32, bias=False)
-    out = torch.empty(BATCH, DIM, WIDTH - 1)
-    _, states = causal_conv1d_fn(x.detach(), weight, return_final_states=True, final_states_out=out)
+@pytest.mark.parametrize("function", [causal_conv1d_fn, causal_conv1d_ref])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_final_states_are_written(function, dtype):
+    x, weight, _, _ = operands(dtype, bias=False)
+    out = torch.empty(BATCH, DIM, WIDTH - 1, dtype=dtype)
+    _, states = function(x.detach(), weight, return_final_states=True, final_states_out=out)
     assert states is out and torch.equal(out, x.detach()[..., 1 - WIDTH :])
 
 
@@ -113,6 +117,20 @@ def test_update(dtype, length, n):
     known = twin(*map(exact, (x, weight, bias, before[..., length - WIDTH + 1 :])), silu=True)
     assert agree(o, known, dtype) and o.dtype is dtype
     assert torch.equal(state, torch.cat([before, x], -1)[..., -length:])
+
+
+@pytest.mark.parametrize("seen", [None, [0, 9, 2]])
+@pytest.mark.parametrize("length", [WIDTH - 1, 6])
+@pytest.mark.parametrize("n", [None, 1, 2, 8])
+def test_the_reference_of_the_update(n, length, seen):
+    x, weight, bias, _ = (y if y is None else y.detach() for y in operands(torch.float64))
+    x = x[..., 0] if n is None else x[..., :n]
+    seen, found = None if seen is None else torch.tensor(seen, dtype=torch.int32), []
+    for function in (causal_conv1d_update, causal_conv1d_update_ref):
+        state = normal(BATCH, DIM, length, seed=3).detach()
+        found.append((function(x, state, weight, bias, "silu", seen), state))
+    for a, b in zip(*found, strict=True):
+        assert agree(a, b, torch.float64)
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
@@ -208,6 +226,9 @@ def test_one_token_in_place(dtype, kept, length, axis, indices):
 
 def test_states_of_packed_sequences():
     x, bounds = normal(7, DIM).detach(), torch.tensor([0, 2, 2, 7], dtype=torch.int32)
+    for length in (1, 3, 7):
+        known = causal_conv1d_varlen_states_ref(x, bounds, length)
+        assert torch.equal(causal_conv1d_varlen_states(x, bounds, length), known)
     states = causal_conv1d_varlen_states(x, bounds, 3)
     for i, (begin, end) in enumerate([(0, 2), (2, 2), (2, 7)]):
         last = torch.cat([x.new_zeros(3, DIM), x[begin:end]])[-3:]
@@ -245,9 +266,4 @@ ERRORS = {
     ),
 }
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    with pytest.raises((TypeError, ValueError)) as error:
-        ERRORS[message]()
-    assert message in str(error.value)
+test_errors = errors(ERRORS)

@@ -1,24 +1,21 @@
 """torch.compile, in one graph, of functions that create maps and states."""
 
 import pytest
+import torch
+from operands import STEPS
 from slow import crossed, grid, slow
+from torch_cases import one_token
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
+from linattn.torch import feature_maps as maps
+from linattn.torch.fla import _lent
 
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
-from linattn.torch import feature_maps as maps  # noqa: E402
-from linattn.torch.fla import _lent  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("forgotten")
 OMEGA = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 WEIGHT = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2))
 OUTSIDE = maps.DPFP(2)
 ARRAYS = linattn.feature_maps.DPFP(2)
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled():
-    torch._dynamo.reset()
 
 
 def both(function, *args, **options):
@@ -59,9 +56,11 @@ def test_maps_made_inside(name):
         assert_same(both(lambda x: make()(x), x))
 
 
-@pytest.mark.parametrize("name", maps.NAMES)
-def test_maps_by_name(name):
-    assert_same(both(lambda x: la.causal(x, x, x, feature_map=name), torch.randn(3, 5, 4)))
+def test_maps_by_name():
+    def function(x):
+        return [la.causal(x, x, x, feature_map=name) for name in maps.NAMES]
+
+    assert_same(both(function, torch.randn(3, 5, 4)))
 
 
 def test_directions_that_are_computed():
@@ -130,46 +129,16 @@ def test_layers_from_their_first_state(name):
     torch.testing.assert_close(found, expected)
 
 
-def _operands(name):
-    """A token of each operator, and its state."""
-    q, k, v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
-    more = {
-        "": (), "delta_": (k[:, 0],), "gated_": (-v[:, 0].abs(),),
-        "gated_delta_": (-v[:, 0].abs(), k[:, 0]), "dplr_": (-k, k, -v.abs()),
-    }[name]  # fmt: skip
-    state = la.State(torch.ones(2, 4, 4), None if name else torch.ones(2, 4))
-    return (q, k, v, *more), state
-
-
-STEPS = ["", "delta_", "gated_", "gated_delta_", "dplr_"]
-FEW_STEPS = crossed(lambda name: name in ("", "gated_delta_"), STEPS)
-
-
-@grid(
-    lambda name, options, in_place: in_place != bool(options),
-    name=STEPS,
-    options=[{}, {"scale": 2}],
-    in_place=[False, True],
-)
-def test_steps(name, options, in_place):
-    def function(*args):
-        operands, state = args[:-1], args[-1]
-        return getattr(la, f"{name}step")(*operands, state, in_place=in_place, **options)
-
-    operands, state = _operands(name)
-    same = la.State(*(None if x is None else x.clone() for x in state))
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    assert_same((function(*operands, state), compiled(*operands, same)))
-    assert_same((state, same))
+FEW_STEPS = ["causal", "gated_delta", *slow("delta", "gated", "dplr")]
 
 
 @pytest.mark.parametrize("name", FEW_STEPS)
 def test_steps_with_gradients(name):
     def loss(*args):
-        o, state = getattr(la, f"{name}step")(*args[:-1], args[-1])
+        o, state = getattr(la, STEPS[name])(*args[:-1], args[-1])
         return o.square().sum() + state.s.square().sum()
 
-    operands, state = _operands(name)
+    operands, state = one_token(name)
     leaves = [x.detach().clone().requires_grad_() for x in operands]
     same = [x.detach().clone().requires_grad_() for x in operands]
     loss(*leaves, state).backward()
@@ -179,7 +148,7 @@ def test_steps_with_gradients(name):
 
 def test_steps_are_seen_where_they_have_to_be():
     """By autograd, vmap and autocast: other calls take an operator that they do not know."""
-    (q, k, v, beta), state = _operands("delta_")
+    (q, k, v, beta), state = one_token("delta")
 
     def function(q):
         return la.delta_step(q, k, v, beta, state)[0]
@@ -196,12 +165,12 @@ def test_steps_are_seen_where_they_have_to_be():
         assert_same(both(cast, q))
 
 
-@pytest.mark.parametrize("name", FEW_STEPS)
+@pytest.mark.parametrize("name", ["causal", *slow("gated_delta", "delta", "gated", "dplr")])
 def test_a_step_in_place_copies_no_state(name):
     """The compiled code calls the operator on the state itself, and nothing else."""
     inductor = pytest.importorskip("torch._inductor.utils")
-    operands, state = _operands(name)
-    step = getattr(la, f"{name}step")
+    operands, state = one_token(name)
+    step = getattr(la, STEPS[name])
     compiled = torch.compile(
         lambda *args: step(*args, state, in_place=True)[0], fullgraph=True, dynamic=False
     )
@@ -209,7 +178,7 @@ def test_a_step_in_place_copies_no_state(name):
         _, (code,) = inductor.run_and_get_code(compiled, *operands)
     body = code[code.index("def call(") :]
     body = body[: body.index("return (")]
-    assert f"linattn.{name}step_.default(" in body
+    assert f"linattn.{STEPS[name]}_.default(" in body
     for word in ("clone", "copy_", "empty_strided", "fused"):
         assert word not in body
 
@@ -217,7 +186,7 @@ def test_a_step_in_place_copies_no_state(name):
 @pytest.mark.parametrize("step", [False, True])
 def test_few_guards(step):
     """What a compiled call checks each time, which takes longer than a step if it is a lot."""
-    (q, k, v, g, beta), state = _operands("gated_delta_")
+    (q, k, v, g, beta), state = one_token("gated_delta")
     counts = []
 
     def count(guards):
@@ -239,7 +208,7 @@ def test_few_guards(step):
 
 
 def test_wrong_operands_raise_when_compiled():
-    (q, k, v), state = _operands("")
+    (q, k, v), state = one_token("causal")
     compiled = torch.compile(la.step, fullgraph=True, backend="aot_eager")
     with pytest.raises(Exception, match=r"k has shape|[Ss]hape|size"):
         compiled(q, k[:, :3], v, state)
@@ -250,7 +219,7 @@ def test_wrong_operands_raise_when_compiled():
 )
 def test_indices_of_pools_are_checked(step, dynamic):
     """At each call, before a row is written."""
-    operands = [torch.stack([x, x]) for x in _operands("delta_")[0]]
+    operands = [torch.stack([x, x]) for x in one_token("delta")[0]]
     more = {} if step else {"return_state": True}
     if not step:
         operands = [x.unsqueeze(-1 if x.ndim == 2 else -2) for x in operands]

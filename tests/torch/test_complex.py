@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from slow import grid
 
 import linattn
+import linattn.torch as lt
 from linattn import State
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import linattn.torch as lt  # noqa: E402
 
 N, M = 6, 3
 

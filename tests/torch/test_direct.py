@@ -1,15 +1,14 @@
 """Calls without gradients, which go past PyTorch's operators, and those that may not."""
 
 import pytest
+import torch
+from operands import STEPS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_cases import EACH, ROWS, call, make, one_token
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch_cases import EACH, ROWS, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
-from linattn._linattn import tensor_step  # noqa: E402
-from linattn.torch._core.direct import _SEEN  # noqa: E402
+import linattn.torch as la
+from linattn._linattn import tensor_step
+from linattn.torch._core.direct import _SEEN
 
 X = torch.linspace(-1, 1, 40).view(2, 5, 4)
 
@@ -61,14 +60,10 @@ def test_plain_calls_are_direct(taken):
 
 @pytest.mark.parametrize(
     "context",
-    [
-        Seen,
-        lambda: torch.autocast("cpu", torch.bfloat16),
-        torch.profiler.profile,
-        torch.autograd.forward_ad.dual_level,
-    ],
+    [Seen, lambda: torch.autocast("cpu", torch.bfloat16), torch.profiler.profile,
+     torch.autograd.forward_ad.dual_level],
     ids=["dispatch mode", "autocast", "profiler", "forward mode"],
-)
+)  # fmt: skip
 def test_features_see_the_operator(taken, context):
     with context():
         la.causal(X, X, X)
@@ -92,33 +87,18 @@ def test_a_new_state_shares_nothing():
     assert (state.s == 1).all()
 
 
-def _token(name):
-    """A token of an operator, and its state."""
-    q, k, v, a, b = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(3))
-    more = {
-        "causal": (), "delta": (k[:, 0],), "gated": (-v[:, 0].abs(),),
-        "gated_delta": (-v[:, 0].abs(), k[:, 0]), "dplr": (a, b, -v.abs()),
-    }[name]  # fmt: skip
-    state = la.State(torch.ones(2, 4, 4), torch.ones(2, 4) if name == "causal" else None)
-    return (q, k, v, *more), state
-
-
 def _step(name, operands, state, in_place):
     """Of clones: the output and the state."""
     state = la.State(*(None if x is None else x.clone() for x in state))
-    step = getattr(la, "step" if name == "causal" else f"{name}_step")
-    o, after = step(*operands, state, in_place=in_place)
+    o, after = getattr(la, STEPS[name])(*operands, state, in_place=in_place)
     return [x for x in (o, *after) if x is not None]
 
 
-STEPS = "causal", "delta", "gated", "gated_delta", "dplr"
-
-
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["causal", "delta", "gated", "gated_delta", "dplr"])
 def test_plain_steps_of_operators_read_no_options_in_python(monkeypatch, name, in_place):
     """Their kernels hand all arguments to C."""
-    operands, state = _token(name)
+    operands, state = one_token(name)
     direct = _step(name, operands, state, in_place)
     monkeypatch.setattr(la._core.operator.OPERATORS[name], "run_step", None)
     with Seen() as seen:
@@ -130,7 +110,7 @@ def test_plain_steps_of_operators_read_no_options_in_python(monkeypatch, name, i
 @pytest.mark.parametrize("in_place", [False, True])
 def test_other_steps_of_operators(in_place):
     """C leaves them to Python: the rows of this state are not contiguous."""
-    (q, k, v), state = _token("causal")
+    (q, k, v), state = one_token("causal")
     turned = la.State(torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(4)).mT, state.z)
     direct = _step("causal", (q, k, v), turned, in_place)
     with Seen() as seen:
@@ -140,7 +120,7 @@ def test_other_steps_of_operators(in_place):
 
 
 def test_versions_of_written_states():
-    operands, state = _token("causal")
+    operands, state = one_token("causal")
     before = [x._version for x in state[:2]]
     torch.ops.linattn.step_(*operands, "elu", None, True, 1e-6, 1.0, *state)
     assert [x._version for x in state[:2]] > before
@@ -149,7 +129,7 @@ def test_versions_of_written_states():
 @pytest.mark.parametrize("in_place", [False, True])
 def test_steps_of_negated_memory(in_place):
     """The dispatcher resolves it before a kernel reads the memory."""
-    (q, k, v, beta), state = _token("delta")
+    (q, k, v, beta), state = one_token("delta")
     expected = _step("delta", (q, -k, v, beta), state, in_place)
     op = torch.ops.linattn.delta_step_ if in_place else torch.ops.linattn.delta_step
     found = op(q, torch._neg_view(k), v, beta, "identity", None, 1.0, state.s)

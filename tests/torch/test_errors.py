@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch_cases as cases
 from processes import output
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402
+from torch_cases import (
     EACH,
     assert_same,
     call,
@@ -20,39 +18,26 @@ from torch_cases import (  # noqa: E402
     make,
 )
 
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
-
-
-@EACH
-def test_wrong_tensors(row):
-    operands = make(row)
-    for name in row.operands:
-        wrong = {
-            "complex": (operands[name].to(torch.complex64), "real numbers"),
-            "sparse": (operands[name].to_sparse(), "to_dense"),
-            "array": (operands[name].numpy(), "expected a tensor"),
-        }
-        if row.name == "linear_scan":  # it takes complex tensors
-            del wrong["complex"]
-        for x, message in wrong.values():
-            with pytest.raises(TypeError, match=message) as error:
-                call(la, row, operands | {name: x})
-            assert f"{row.name}: {name} " in str(error.value)
+import linattn
+import linattn.torch as la
 
 
 @EACH
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_tensors_of_no_plain_numbers(row):
-    """float8, which nothing computes in, and nested tensors of both layouts."""
+def test_wrong_tensors(row):
+    """Those of no plain numbers too: float8, which nothing computes in, and both nested layouts."""
     operands = make(row)
     for name, x in operands.items():
-        with pytest.raises(TypeError, match=rf"{row.name}: {name} has dtype torch\.float8_e4m3fn"):
-            call(la, row, operands | {name: x.to(torch.float8_e4m3fn)})
-        for layout in (torch.strided, torch.jagged):
-            nested = torch.nested.nested_tensor([x, x], layout=layout)
-            with pytest.raises(TypeError, match=rf"{row.name}: {name} is a nested tensor"):
-                call(la, row, operands | {name: nested})
+        wrong = [
+            (x.to(torch.complex64), ".*real numbers"), (x.to_sparse(), ".*to_dense"),
+            (x.numpy(), ".*expected a tensor"),
+            (x.to(torch.float8_e4m3fn), r"has dtype torch\.float8_e4m3fn"),
+            *((torch.nested.nested_tensor([x, x], layout=layout), "is a nested tensor")
+              for layout in (torch.strided, torch.jagged)),
+        ]  # fmt: skip
+        for y, words in wrong[row.name == "linear_scan" :]:  # it takes complex tensors
+            with pytest.raises(TypeError, match=f"{row.name}: {name} {words}"):
+                call(la, row, operands | {name: y})
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

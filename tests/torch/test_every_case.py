@@ -1,16 +1,14 @@
 """linattn.torch on every row of the table of cases: the NumPy package's results and gradients."""
 
 import numpy as np
-import pytest
+import torch
 from bounds import close
 from slow import each, looped
 from states import flat
 from table import ALL, BLOCKS, CASES, RULES, allowed, apply
+from tensors import arrays, leaves, tensor_state, tensors
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-lt = pytest.importorskip("linattn.torch")
-
-from tensors import arrays, leaves, tensor_state, tensors  # noqa: E402
+import linattn.torch as lt
 
 EACH = each(ALL + BLOCKS)
 HELD = each(CASES + BLOCKS)
@@ -28,6 +26,7 @@ def test_results_and_gradients(case, dtype):
     operands = case.operands((2, 3), 9, dtype=dtype)
     given = tensors(operands, requires_grad=True)
     o = case.call(given, lt)
+    assert str(o.dtype) == f"torch.{dtype}" and o.is_contiguous()
     np.testing.assert_array_equal(o.detach().numpy(), case.call(operands))
     o.backward(torch.tensor(operands["grad_out"]))
     assert_same([given[x].grad for x in case.letters], case.backward(operands))

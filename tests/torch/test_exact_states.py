@@ -5,16 +5,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
+from slow import grid
 from states import flat
 from table import BLOCKS, CARRIED, CASES, same
+from tensors import arrays, leaves, step, tensor_state, tensors
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-lt = pytest.importorskip("linattn.torch")
-
-from tensors import arrays, leaves, step, tensor_state, tensors  # noqa: E402
-
-from linattn import ExactState, State, feature_maps  # noqa: E402
-from linattn.torch._core.operator import OPERATORS  # noqa: E402
+import linattn.torch as lt
+from linattn import ExactState, State, feature_maps
+from linattn.torch._core.operator import OPERATORS
 
 N = 200
 CUTS = [0, 64, 192, N]
@@ -126,7 +125,7 @@ def test_nothing_to_carry(case):
     assert type(state) is type(case.forward(given, lt)[1])
 
 
-@pytest.mark.parametrize("case", CARRIED, ids=str)
+@grid(lambda case: case.name in ("gated_delta", "mlstm"), case=CARRIED)
 def test_compiled(case):
     """States go into graphs and come out of them, in one graph."""
     given = tensors(case.operands((2,), N, dtype="float32"), requires_grad=True)

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+from bounds import close, roundings
 from processes import output
 from slow import slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from bounds import close, roundings  # noqa: E402
-
-import linattn.torch  # noqa: E402
-from linattn import SLSTMState, reference  # noqa: E402
-from linattn.torch.flashrnn import FlashRNNConfig, flashrnn  # noqa: E402
+import linattn.torch
+from linattn import SLSTMState, reference
+from linattn.torch.flashrnn import FlashRNNConfig, flashrnn
 
 B, N, HEADS, D = 3, 9, 2, 5
 

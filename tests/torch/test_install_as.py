@@ -7,15 +7,11 @@ import inspect
 import sys
 
 import pytest
+import torch
+from signatures import MAMBA as SIGNATURES
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_signatures import SIGNATURES  # noqa: E402
-
-pytest.importorskip("transformers")
-
-import linattn.torch  # noqa: E402
-from linattn.torch import install_as  # noqa: E402
+import linattn.torch
+from linattn.torch import install_as
 
 NAMES = ("mamba_ssm", "causal_conv1d")
 EACH_SIGNATURE = pytest.mark.parametrize(

@@ -3,23 +3,12 @@
 import copy
 
 import pytest
+import torch
+from layer_cases import BATCH, MASK, OTHERS, RECURRENT_KINDS, E, N, by_steps, tokens, within
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from linattn.torch import nn
 
-from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    BATCH,
-    MASK,
-    OTHERS,
-    RECURRENT_KINDS,
-    E,
-    N,
-    by_steps,
-    seeded,
-    tokens,
-    within,
-)  # fmt: skip
-
-from linattn.torch import nn  # noqa: E402
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def model(new=None, dtype=torch.float64, **options):

@@ -1,26 +1,16 @@
 """linattn.torch under opcheck, compile, export, vmap, autocast, threads and loaders."""
 
 import pytest
+import torch
+import torch_cases as cases
 from bounds import close
 from slow import slow
+from torch_cases import EACH, EACH_ONCE, ROWS, assert_same, call, leaves, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
 
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    EACH,
-    EACH_KIND_OF_STEP,
-    EACH_ONCE,
-    ROWS,
-    _forget_what_was_compiled,
-    assert_same,
-    call,
-    leaves,
-    make,
-)
-
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def _arguments(monkeypatch, row, run):
@@ -50,7 +40,7 @@ def test_opcheck(row, checks, monkeypatch):
     def run():
         o = call(la, row, operands)
         o.sum().backward()
-        if row.state:
+        if row.held:
             start = cases.pack(row, leaves(cases.state(row)))
             o, end = call(la, row, operands, initial_state=start, return_state=True)
             (o.sum() + cases.outputs(end)[0].sum()).backward()
@@ -84,19 +74,20 @@ def test_compile(row):
         close(x.grad, expected[name].grad, atol=1e-13 * float(expected[name].grad.abs().max()))
 
 
-@EACH_KIND_OF_STEP
+@cases.EACH_KIND_OF_STEP
 def test_compiled_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))
     given = cases.token(row, operands, 0)
-    for in_place in (False, True):
-        compiled = torch.compile(
-            lambda state, given, in_place=in_place: call(
-                la, row, given, step=True, state=state, in_place=in_place
-            ),
-            fullgraph=True, backend="aot_eager",
-        )  # fmt: skip
-        expected = call(la, row, given, step=True, state=cases.pack(row, cases.state(row)))
-        assert_same(compiled(state, given), expected)
+
+    def steps(state, given):
+        new = call(la, row, given, step=True, state=state)
+        return new, call(la, row, given, step=True, state=state, in_place=True)
+
+    compiled = torch.compile(steps, fullgraph=True, backend="aot_eager")
+    expected = call(la, row, given, step=True, state=cases.pack(row, cases.state(row)))
+    for found in compiled(state, given):
+        assert_same(found, expected)
+    assert_same(state, expected[1])
 
 
 @EACH
@@ -116,7 +107,7 @@ def test_export(row):
 def test_vmap_and_func_grad(row):
     """Over the first axis of all, and of each operand alone; gradients by sample."""
     batches = [make(row, seed=i) for i in range(3)]
-    stacked = {name: torch.stack([x[name] for x in batches]) for name in row.operands}
+    stacked = {name: torch.stack([x[name] for x in batches]) for name in row.letters}
 
     def loss(operands):
         return call(la, row, operands).square().sum()
@@ -130,15 +121,15 @@ def test_vmap_and_func_grad(row):
     expected = [torch.func.grad(loss)(x) for x in batches]
     close_to(
         torch.vmap(torch.func.grad(loss))(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
     )
     close_to(
         torch.func.grad(lambda x: torch.vmap(loss)(x).sum())(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
     )
-    for name in row.operands:
+    for name in row.letters:
         mixed = batches[0] | {name: stacked[name].movedim(0, -1)}
-        dims = {x: -1 if x == name else None for x in row.operands}
+        dims = {x: -1 if x == name else None for x in row.letters}
         each = [batches[0] | {name: x} for x in stacked[name]]
         close(
             torch.vmap(lambda x: call(la, row, x), in_dims=(dims,))(mixed),
@@ -146,7 +137,7 @@ def test_vmap_and_func_grad(row):
         )  # fmt: skip
         found = torch.vmap(torch.func.grad(loss), in_dims=(dims,))(mixed)
         expected = [torch.func.grad(loss)(x) for x in each]
-        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.operands})
+        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.letters})
 
 
 @pytest.mark.slow

@@ -4,22 +4,20 @@ import math
 from functools import partial
 
 import pytest
+import torch
+from mamba3_twin import mimo, siso
+from mamba_cases import DTYPES, agree, check, errors, normal
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba3_twin import mimo, siso  # noqa: E402
-from mamba_cases import DTYPES, agree, check, normal  # noqa: E402
-
-from linattn.torch.mamba_ssm._mamba3 import Memory, Rows, whole  # noqa: E402
-from linattn.torch.mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn  # noqa: E402
-from linattn.torch.mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step import (  # noqa: E402
+from linattn.torch.mamba_ssm._mamba3 import Memory, Rows, whole
+from linattn.torch.mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
+from linattn.torch.mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_mimo_rotary_step import (
     apply_rotary_qk_inference_fwd,
 )
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import (
     mamba3_siso_combined,
 )
-from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_step import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.mamba3.mamba3_siso_step import (
     mamba3_siso_step,
 )
 
@@ -82,9 +80,6 @@ def whole_mimo(*operands, **options):
     return mamba3_mimo(*operands, **options)
 
 
-# --- against the recurrence -----------------------------------------------------------------------
-
-
 @EACH_DTYPE
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_rank_one(dtype, groups):
@@ -131,6 +126,7 @@ def test_norm_before_the_gate(flat):
     check(ours, expected, [*rank_more(), weight], torch.float64)
 
 
+@pytest.mark.slow
 def test_gradients_by_differences():
     """Of all operands and states, for what follows as well as for the results."""
     given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=2))]
@@ -161,9 +157,6 @@ def test_angles_of_long_sequences():
     expected = 2 * math.pi * (turns - turns.floor())
     eps = torch.finfo(torch.float32).eps  # of a step, of its n terms in float64, and of the angle
     assert abs(angle.item() - expected) <= 2 * math.pi * (turns * eps + 2 * eps)
-
-
-# --- sequences ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 4, N - 1])
@@ -241,9 +234,6 @@ def test_packed_sequences_of_more_ranks():
         assert agree(found[0][:, begin:end], y, torch.float64)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
-
-
-# --- single tokens --------------------------------------------------------------------------------
 
 
 def at_token(given, t):
@@ -339,9 +329,6 @@ def test_the_other_way_round():
         assert state.min() >= 0 and state.max() < 2 * math.pi
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-
 def changed(i, x, make=rank_one):
     given = make()
     given[i] = x
@@ -388,10 +375,4 @@ ERRORS = {
     ),
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    kind, run = ERRORS[message]
-    with pytest.raises(kind) as error:
-        run()
-    assert message in str(error.value)
+test_errors = errors(ERRORS)

@@ -1,45 +1,15 @@
 """The layer of Mamba-3 in the stand-in for mamba_ssm: weights, results, states, packed rows."""
 
-import itertools
-
 import pytest
+import torch
+from mamba3_twin import heads, recurrence
+from mamba_cases import agree, errors
+from mamba_layers import BATCH, LAYERS, MAMBA3, OF_MAMBA3, WIDTH, N, generated, made, tokens
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from linattn.torch.mamba_ssm import Mamba3
+from linattn.torch.mamba_ssm.utils.generation import InferenceParams
 
-from mamba3_twin import heads, recurrence  # noqa: E402
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch.mamba_ssm import Mamba3  # noqa: E402
-from linattn.torch.mamba_ssm.utils.generation import InferenceParams  # noqa: E402
-
-WIDTH, BATCH, N = 16, 2, 9
-SMALL = {"d_state": 8, "headdim": 8}
-LAYERS = {
-    "SISO": {},
-    "SISO, norm": {"is_outproj_norm": True, "ngroups": 2, "rope_fraction": 1.0},
-    "SISO, softplus": {"A_activation": "softplus", "expand": 1.5, "A_floor": 0.5},
-    "MIMO": {"is_mimo": True, "mimo_rank": 3},
-    "MIMO, norm": {
-        "is_mimo": True, "mimo_rank": 2, "is_outproj_norm": True, "ngroups": 4,
-        "rope_fraction": 1.0, "fuse_pregate_headwise_norm": False,
-    },
-}  # fmt: skip
-EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
-
-
-def made(name, dtype=torch.float64, **options):
-    """A layer whose parameters have no special values."""
-    torch.manual_seed(0)
-    layer = Mamba3(WIDTH, layer_idx=0, **SMALL, **LAYERS[name], **options).to(dtype)
-    with torch.no_grad():
-        for x in layer.parameters():
-            x += 0.1 * torch.randn_like(x)
-    return layer
-
-
-def tokens(dtype=torch.float64, batch=BATCH, n=N):
-    torch.manual_seed(1)
-    return torch.randn(batch, n, WIDTH, dtype=dtype)
+EACH_LAYER = pytest.mark.parametrize("name", OF_MAMBA3)
 
 
 def by_definition(layer, u, rank, norm, softplus):
@@ -79,7 +49,7 @@ def by_definition(layer, u, rank, norm, softplus):
 @EACH_LAYER
 def test_the_layer_by_its_definition(name):
     layer, x = made(name), tokens().requires_grad_()
-    options = LAYERS[name]
+    options = LAYERS[name][1]
     rank = options.get("mimo_rank", 1)
     expected = by_definition(layer, x, rank, "norm" in name, "softplus" in name)
     assert agree(layer(x), expected, torch.float64)
@@ -90,24 +60,6 @@ def test_the_layer_by_its_definition(name):
 
 
 @EACH_LAYER
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("prompt", [1, 6])
-def test_steps_continue_a_sequence(name, dtype, prompt):
-    layer, x = made(name, dtype), tokens(dtype)
-    with torch.no_grad():
-        assert agree(generated(layer, x, prompt), layer(x), torch.float32)
-
-
-def generated(layer, x, prompt):
-    state = InferenceParams(max_seqlen=N, max_batch_size=BATCH)
-    parts = [layer(x[:, :prompt], inference_params=state)]
-    for i in range(prompt, x.shape[1]):
-        state.seqlen_offset = i
-        parts.append(layer(x[:, i : i + 1], inference_params=state))
-    return torch.cat(parts, 1)
-
-
-@EACH_LAYER
 def test_gradients_of_a_prompt_and_steps(name):
     """Through states that are written to."""
     layer, x = made(name), tokens(n=5).requires_grad_()
@@ -115,21 +67,6 @@ def test_gradients_of_a_prompt_and_steps(name):
     found = torch.autograd.grad(generated(layer, x, 3).square().sum(), given)
     known = torch.autograd.grad(layer(x).square().sum(), given)
     assert all(agree(g, k, torch.float64) for g, k in zip(found, known, strict=True))
-
-
-@EACH_LAYER
-def test_steps_from_an_allocated_cache(name):
-    layer, x = made(name), tokens()
-    states = layer.allocate_inference_cache(BATCH, N)
-    memory = [y.data_ptr() for y in states]
-    outputs = []
-    with torch.no_grad():
-        for i in range(N):
-            y, *after = layer.step(x[:, i], *states, ignored=True)
-            assert all(a is b for a, b in zip(after, states, strict=True))
-            outputs.append(y)
-        assert agree(torch.stack(outputs, 1), layer(x), torch.float32)
-    assert [y.data_ptr() for y in states] == memory
 
 
 def test_an_allocated_cache():
@@ -153,25 +90,6 @@ def test_bfloat16(name):
         assert y.dtype is torch.bfloat16 and error < 8 * torch.finfo(torch.bfloat16).eps
         steps = generated(layer, x, 1)
         assert (steps - expected).abs().max() < 16 * expected.abs().max() * 2**-7
-
-
-BOUNDS = [0, 4, 4, 5, N]
-
-
-@EACH_LAYER
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_packed_prompts_are_continued(name, dtype):
-    layer, x = made(name), tokens(batch=1)
-    bounds, new = torch.tensor(BOUNDS, dtype=dtype), tokens(batch=4, n=1)
-    state = InferenceParams(max_seqlen=N, max_batch_size=4)
-    with torch.no_grad():
-        packed = layer(x, cu_seqlens=bounds, inference_params=state)
-        state.seqlen_offset = 1
-        after = layer(new, inference_params=state)
-        for i, (begin, end) in enumerate(itertools.pairwise(BOUNDS)):
-            alone = layer(torch.cat([x[:, begin:end], new[i : i + 1]], 1))
-            both = torch.cat([packed[:, begin:end], after[i : i + 1]], 1)
-            assert agree(both, alone, torch.float64)
 
 
 @EACH_LAYER
@@ -208,7 +126,7 @@ def test_parameters_are_those_of_mamba_ssm():
 
 
 def test_new_parameters():
-    layer = Mamba3(WIDTH, **SMALL, is_mimo=True, dt_min=0.01, dt_max=0.02, dtype=torch.bfloat16)
+    layer = Mamba3(WIDTH, **MAMBA3, is_mimo=True, dt_min=0.01, dt_max=0.02, dtype=torch.bfloat16)
     dt = torch.nn.functional.softplus(layer.dt_bias)
     assert layer.dt_bias.dtype is torch.float32 and dt.min() > 0.0099 and dt.max() < 0.0201
     assert (layer.B_bias == 1).all() and (layer.C_bias == 1).all() and (layer.D == 1).all()
@@ -243,9 +161,4 @@ ERRORS = {
     ),
 }
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    with pytest.raises(ValueError) as error:
-        ERRORS[message]()
-    assert message in str(error.value)
+test_errors = errors(ERRORS, ValueError)

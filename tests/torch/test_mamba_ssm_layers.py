@@ -5,59 +5,36 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from mamba_cases import agree, errors
+from mamba_layers import (
+    BATCH,
+    FIRST_TWO,
+    LAYERS,
+    MAMBA2,
+    MAMBA3,
+    OF_MAMBA3,
+    WIDTH,
+    N,
+    generated,
+    made,
+    moved,
+    tokens,
+)
 from processes import output
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import agree  # noqa: E402
-
-from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel  # noqa: E402
-from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel
+from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (
     mamba_split_conv1d_scan_combined,
 )
-from linattn.torch.mamba_ssm.utils.generation import (  # noqa: E402
+from linattn.torch.mamba_ssm.utils.generation import (
     InferenceParams,
     decode,
     sample,
 )
 
-WIDTH, BATCH, N, VOCABULARY = 16, 2, 7, 21
-MAMBA2, MAMBA3 = {"headdim": 8, "d_state": 5}, {"headdim": 8, "d_state": 8}
-#: Layers by name; of Mamba-2 with options that change its parameters or equations.
-LAYERS = {
-    "Mamba": (Mamba, {}),
-    "Mamba, others": (
-        Mamba, {"d_state": 3, "d_conv": 2, "expand": 1.5, "dt_rank": 3, "bias": True,
-                "conv_bias": False, "dt_init": "constant"},
-    ),
-    "Mamba2": (Mamba2, MAMBA2),
-    "Mamba2, others": (
-        Mamba2, MAMBA2 | {"ngroups": 2, "D_has_hdim": True, "norm_before_gate": True,
-                          "dt_limit": (0.01, 0.05), "bias": True, "conv_init": 0.5},
-    ),
-    "Mamba2, MLP": (Mamba2, MAMBA2 | {"d_ssm": 24, "rmsnorm": False, "conv_bias": False}),
-}  # fmt: skip
 EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
-
-
-def made(name, dtype=torch.float64, **options):
-    """A layer whose parameters have no special values."""
-    torch.manual_seed(0)
-    kind, own = LAYERS[name]
-    layer = kind(WIDTH, layer_idx=0, **own, **options).to(dtype)
-    with torch.no_grad():
-        for x in layer.parameters():
-            x += 0.1 * torch.randn_like(x)
-    return layer
-
-
-def tokens(dtype=torch.float64, n=N):
-    torch.manual_seed(1)
-    return torch.randn(BATCH, n, WIDTH, dtype=dtype)
-
-
-# --- layers ---------------------------------------------------------------------------------------
 
 
 @EACH_LAYER
@@ -65,33 +42,35 @@ def tokens(dtype=torch.float64, n=N):
 @pytest.mark.parametrize("prompt", [1, 2, 6])
 def test_steps_continue_a_sequence(name, dtype, prompt):
     layer, x = made(name, dtype), tokens(dtype)
-    state = InferenceParams(max_seqlen=N, max_batch_size=BATCH)
     with torch.no_grad():
-        parts = [layer(x[:, :prompt], inference_params=state)]
-        for i in range(prompt, N):
-            state.seqlen_offset = i
-            parts.append(layer(x[:, i : i + 1], inference_params=state))
-        assert agree(torch.cat(parts, 1), layer(x), torch.float32)
+        assert agree(generated(layer, x, prompt), layer(x), torch.float32)
 
 
 @EACH_LAYER
 def test_steps_from_an_allocated_cache(name):
     layer, x = made(name), tokens()
-    conv, memory = layer.allocate_inference_cache(BATCH, N)
+    states, outputs = layer.allocate_inference_cache(BATCH, N), []
+    memory = [y.data_ptr() for y in states]
     with torch.no_grad():
-        outputs = [layer.step(x[:, i : i + 1], conv, memory) for i in range(N)]
-        assert outputs[-1][1] is conv and outputs[-1][2] is memory
-        assert agree(torch.cat([y for y, *_ in outputs], 1), layer(x), torch.float32)
-    assert layer.allocate_inference_cache(3, N, torch.bfloat16)[1].dtype is torch.bfloat16
+        for i in range(N):
+            if name in OF_MAMBA3:
+                y, *after = layer.step(x[:, i], *states, ignored=True)
+            else:
+                y, *after = layer.step(x[:, i : i + 1], *states)
+            assert all(a is b for a, b in zip(after, states, strict=True))
+            outputs.append(y.view(BATCH, 1, WIDTH))
+        assert agree(torch.cat(outputs, 1), layer(x), torch.float32)
+    assert [y.data_ptr() for y in states] == memory
+    if name not in OF_MAMBA3:
+        assert layer.allocate_inference_cache(3, N, torch.bfloat16)[1].dtype is torch.bfloat16
 
 
-@EACH_LAYER
+@pytest.mark.parametrize("name", FIRST_TWO)
 def test_gradients_of_steps_are_those_of_the_sequence(name):
     layer, x = made(name), tokens(n=3)
-    conv, memory = layer.allocate_inference_cache(BATCH, N)
-    parts = []
+    states, parts = layer.allocate_inference_cache(BATCH, N), []
     for i in range(3):
-        y, conv, memory = layer.step(x[:, i : i + 1], conv.clone(), memory.clone())
+        y, *states = layer.step(x[:, i : i + 1], *(z.clone() for z in states))
         parts.append(y)
     parameters = [*layer.parameters()]
     found = torch.autograd.grad(torch.cat(parts, 1).square().sum(), parameters)
@@ -101,7 +80,7 @@ def test_gradients_of_steps_are_those_of_the_sequence(name):
 
 @pytest.mark.parametrize("name", [x for x in LAYERS if x.startswith("Mamba2")])
 def test_mamba2_is_the_block_of_its_function(name):
-    layer, x = made(name), tokens()
+    layer, x = made(name), tokens(n=7)
     seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, 2]] * BATCH, dtype=torch.int32)
     D = layer.D.unflatten(0, (-1, layer.headdim)) if layer.D_has_hdim else layer.D
     known = mamba_split_conv1d_scan_combined(
@@ -111,32 +90,35 @@ def test_mamba2_is_the_block_of_its_function(name):
         layer.out_proj.bias, layer.headdim, layer.ngroups, layer.norm_before_gate,
     )  # fmt: skip
     assert agree(layer(x, seq_idx=seq_idx), known, torch.float64)
-    flat = layer(x.flatten(0, 1), seqlen=N, seq_idx=seq_idx)
+    flat = layer(x.flatten(0, 1), seqlen=7, seq_idx=seq_idx)
     assert torch.equal(flat, layer(x, seq_idx=seq_idx).flatten(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("bounds", "numbers"),
-    [
-        ([0, 2, 3, 7], [0, 0, 1, 2, 2, 2, 2]),
-        ([0, 2, 3, 5], [0, 0, 1, 2, 2, -1, -1]),  # padded
-        ([0, 2, 3, 5], [0, 0, 1, 2, 2, 3, 3]),
-    ],
-)
-def test_packed_prompts_are_continued(bounds, numbers):
-    layer, x = made("Mamba2, others"), tokens()[:1]
-    bounds = torch.tensor(bounds, dtype=torch.int32)
-    seq_idx = torch.tensor([numbers], dtype=torch.int32)
-    new = torch.randn(3, 1, WIDTH, dtype=torch.float64)
-    state = InferenceParams(max_seqlen=N, max_batch_size=3)
+#: A layer, bounds and, for Mamba-2, numbers of the sequences, which may be padded.
+PACKED = [
+    *(("Mamba2, others", *x) for x in (([0, 2, 3, 7], [0, 0, 1, 2, 2, 2, 2]),
+                                       ([0, 2, 3, 5], [0, 0, 1, 2, 2, -1, -1]),
+                                       ([0, 2, 3, 5], [0, 0, 1, 2, 2, 3, 3]))),
+    *((x, [0, 4, 4, 5, 9], None) for x in OF_MAMBA3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "bounds", "numbers"), PACKED)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_packed_prompts_are_continued(name, bounds, numbers, dtype):
+    count, rounded = len(bounds) - 1, torch.float32 if numbers else torch.float64
+    layer, x, new = made(name), tokens(batch=1, n=7 if numbers else 9), tokens(batch=count, n=1)
+    given = {"seq_idx": torch.tensor([numbers], dtype=torch.int32)} if numbers else {}
+    state = InferenceParams(max_seqlen=N, max_batch_size=count)
     with torch.no_grad():
-        packed = layer(x, seq_idx=seq_idx, cu_seqlens=bounds, inference_params=state)
+        cu_seqlens = torch.tensor(bounds, dtype=dtype)
+        packed = layer(x, cu_seqlens=cu_seqlens, inference_params=state, **given)
         state.seqlen_offset = 1
         after = layer(new, inference_params=state)
-        for i, (begin, end) in enumerate(itertools.pairwise(bounds.tolist())):
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
             alone = layer(torch.cat([x[:, begin:end], new[i : i + 1]], 1))
-            assert agree(packed[:, begin:end], alone[:, :-1], torch.float32)
-            assert agree(after[i : i + 1], alone[:, -1:], torch.float32)
+            assert end == begin or agree(packed[:, begin:end], alone[:, :-1], rounded)
+            assert agree(after[i : i + 1], alone[:, -1:], rounded)
 
 
 def test_new_parameters():
@@ -169,10 +151,7 @@ def test_transformers_has_the_same_weights_and_results(kind):
             state_size=5, n_groups=2, chunk_size=4,
         )  # fmt: skip
         layer = Mamba2(WIDTH, **MAMBA2, ngroups=2)
-    with torch.no_grad():
-        for x in layer.parameters():
-            x += 0.1 * torch.randn_like(x)
-    mixer = Mixer(config, 0)
+    layer, mixer = moved(layer), Mixer(config, 0)
     mixer.load_state_dict(layer.state_dict())
     layer.load_state_dict(mixer.state_dict())
     x = tokens(torch.float32)
@@ -180,8 +159,7 @@ def test_transformers_has_the_same_weights_and_results(kind):
         assert agree(layer(x) / 2, mixer(x).double() / 2, torch.float32)
 
 
-# --- language models ------------------------------------------------------------------------------
-
+VOCABULARY = 21
 CONFIGURATIONS = {
     "Mamba": {},
     "Mamba-2, MLP": {"ssm_cfg": {"layer": "Mamba2", **MAMBA2}, "d_intermediate": 20},
@@ -355,9 +333,4 @@ def changed_batch():
     layer(tokens()[:1], inference_params=state)
 
 
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    kind, run = ERRORS[message]
-    with pytest.raises(kind) as error:
-        run()
-    assert message in str(error.value)
+test_errors = errors(ERRORS)

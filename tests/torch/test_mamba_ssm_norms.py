@@ -3,13 +3,11 @@
 import functools
 
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, errors, exact, normal, wide
+from torch.nn.functional import silu
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
-from torch.nn.functional import silu  # noqa: E402
-
-from linattn.torch.mamba_ssm.ops.triton import layer_norm, layernorm_gated  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton import layer_norm, layernorm_gated
 
 ROWS, DIM, EPS = (2, 3), 6, 1e-5
 
@@ -46,8 +44,13 @@ def test_gated(dtype, rms, gate, group):
         return function(x, weight, bias, z, EPS, group, gate != "after")
 
     z = None if gate is None else rows(dtype, 3)
-    check(run, twin, [rows(dtype), vector(dtype, 1), vector(dtype, 2), z], dtype)
+    operands = [rows(dtype), vector(dtype, 1), vector(dtype, 2), z]
+    more = {"eps": EPS, "group_size": group, "norm_before_gate": gate != "after"}
+    reference = functools.partial(layernorm_gated.rms_norm_ref, **more) if rms else None
+    check(run, twin, operands, dtype, reference)
     assert run(rows(dtype), vector(dtype, 1), None, z).dtype is dtype
+    narrow = [y if y is None else y.detach().to(dtype) for y in operands]
+    assert layernorm_gated.rms_norm_ref(*narrow, upcast=False).dtype is dtype
 
 
 @pytest.mark.parametrize("rms", [False, True])
@@ -61,19 +64,29 @@ def test_gated_layers(rms):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rms", [False, True])
-def test_residual_and_second_branch(dtype, rms):
-    def twin(x, weight, bias, residual, x1, weight1, bias1):
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("branch", [True, False])
+def test_residual_and_second_branch(dtype, kind, branch):
+    def twin(x, weight, bias, residual, x1=0, *others):
         total = x + residual + x1
-        return norm(total, weight, bias, rms), norm(total, weight1, bias1, rms), total
+        norms = (norm(total, *y, kind == "rms_norm") for y in ((weight, bias), others) if y)
+        return *norms, total
 
-    function = layer_norm.rms_norm_fn if rms else layer_norm.layer_norm_fn
+    function, reference = (getattr(layer_norm, f"{kind}_{x}") for x in ("fn", "ref"))
     run = functools.partial(function, eps=EPS, prenorm=True)
     operands = [
-        rows(dtype), vector(dtype, 1), vector(dtype, 2), rows(dtype, 3), rows(dtype, 4),
-        vector(dtype, 5), vector(dtype, 6),
-    ]  # fmt: skip
-    check(run, twin, operands, dtype)
+        rows(dtype),
+        vector(dtype, 1),
+        vector(dtype, 2),
+        normal(*ROWS, DIM, dtype=wide(dtype), seed=3),
+    ]
+    if branch:
+        operands += [rows(dtype, 4), vector(dtype, 5), vector(dtype, 6)]
+    check(
+        run, twin, operands, dtype, functools.partial(reference, upcast=True, eps=EPS, prenorm=True)
+    )
+    narrow = [y.to(dtype) for y in operands[:3]]
+    assert reference(*narrow).dtype is dtype
 
 
 def test_row_scale_and_the_dtype_of_the_residual():
@@ -103,6 +116,22 @@ def test_dropout():
     assert not layer(x).any() and layer.eval()(x).all()
 
 
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_references_with_dropout_and_scales_of_rows(kind):
+    x, x1, weight = rows(torch.float64), rows(torch.float64, 1), vector(torch.float64, 2)
+    function, reference = (getattr(layer_norm, f"{kind}_{x}") for x in ("fn", "ref"))
+    y, kept, kept1 = function(
+        x, weight, None, x1=x1, dropout_p=0.4, return_dropout_mask=True, eps=EPS
+    )
+    options = {"dropout_p": 0.4, "dropout_mask": kept, "eps": EPS}
+    assert agree(y, reference(x, weight, None, x1=x1, dropout_mask1=kept1, **options), x.dtype)
+    more = {"rowscale": normal(*ROWS, seed=3), "eps": EPS}
+    known = reference(x, weight, None, **more)
+    assert agree(function(x, weight, None, **more), known, x.dtype)
+    first, second = (reference(x, weight, None, dropout_p=0.4) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
 def test_norm_and_projection():
     def twin(x, weight, bias, matrix, shift, residual):
         total = x + residual
@@ -126,9 +155,4 @@ ERRORS = {
     ),
 }
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    with pytest.raises(ValueError) as error:
-        ERRORS[message]()
-    assert message in str(error.value)
+test_errors = errors(ERRORS, ValueError)

@@ -1,14 +1,15 @@
 """One token of the scans of the stand-in for mamba_ssm against its equation."""
 
+from functools import partial
+
 import pytest
+import torch
+from mamba_cases import DTYPES, agree, check, errors, exact, normal, wide
+from torch.nn.functional import silu, softplus
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
-from torch.nn.functional import silu, softplus  # noqa: E402
-
-from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (
     selective_state_update,
+    selective_state_update_ref,
 )
 
 BATCH, HEADS, HEADDIM, STATE, GROUPS = 2, 4, 5, 3, 2
@@ -62,6 +63,29 @@ def test_step(dtype, tied, gradients):
             assert agree(found, known, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("softplus", [True, False])
+def test_the_reference_of_the_step(dtype, heads, softplus):
+    def run(function, start, *given):
+        state = start.clone()
+        return function(state, *given, dt_softplus=softplus), state
+
+    start = normal(BATCH, heads, HEADDIM, STATE, dtype=wide(dtype), seed=8)
+    operands = [start, *step_operands(dtype, tied=False, heads=heads)]
+    if not softplus:
+        operands[2], operands[8] = operands[2].abs(), None
+    both = [partial(run, f) for f in (selective_state_update, selective_state_update_ref)]
+    check(both[0], both[1], operands, dtype, both[1])
+    if heads == 1:
+        flat = [x if x is None else x[0] if i in (3, 6, 8) else x[:, 0]
+                for i, x in enumerate(operands)]  # fmt: skip
+        for a, b in zip(
+            *(f(*(x if x is None else x.detach() for x in flat)) for f in both), strict=True
+        ):
+            assert a.shape == b.shape and agree(a, exact(b), dtype)
+
+
 def test_step_without_heads_of_some_rows():
     operands = step_operands(torch.float64, tied=False, heads=1)
     pool, rows = normal(5, HEADDIM, STATE, seed=8).detach(), torch.tensor([3, -1])
@@ -98,9 +122,4 @@ ERRORS = {
     "C has shape (2, 3, 3)": step_error(5, torch.zeros(2, 3, 3)),
 }
 
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_errors(message):
-    with pytest.raises((TypeError, ValueError)) as error:
-        ERRORS[message]()
-    assert message in str(error.value)
+test_errors = errors(ERRORS)

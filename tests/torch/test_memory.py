@@ -2,18 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+import torch_cases as cases
+from torch_cases import EACH, EACH_STEP, call, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-import torch_cases as cases  # noqa: E402
-from torch_cases import EACH, EACH_STEP, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
-from linattn._linattn import tensor_array, tensor_call  # noqa: E402
-from linattn.torch._core.direct import _SEEN, array  # noqa: E402
-
-# --- arrays of the memory of tensors -------------------------------------------------
+import linattn.torch as la
+from linattn._linattn import tensor_array, tensor_call
+from linattn.torch._core.direct import _SEEN, array
 
 DTYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64,
@@ -80,11 +76,9 @@ class Odd:
 def test_memory_that_is_refused():
     address = torch.ones(2, 3).data_ptr()
     for odd in (
-        (1.5, (2, 3), (3, 1)),
-        (address, (2, "3"), (3, 1)),
-        (address, 6, (3, 1)),
+        (1.5, (2, 3), (3, 1)), (address, (2, "3"), (3, 1)), (address, 6, (3, 1)),
         (0, (2, 3), (3, 1)),
-    ):
+    ):  # fmt: skip
         with pytest.raises(TypeError):
             tensor_array(_SEEN, Odd(*odd))
     with pytest.raises(IndexError):
@@ -111,9 +105,6 @@ def test_calls_with_many_tensors():
     assert tensor_call(_SEEN, False, function, (x,) * 70, {}, {}) is NotImplemented
     with pytest.raises(TypeError, match="operand"):
         tensor_call(_SEEN, None, function, (x,) * 70, {}, {})
-
-
-# --- storages stay as they were --------------------------------------------------------
 
 
 def resizable(tensors):
@@ -147,9 +138,6 @@ def test_directions_stay_resizable():
     phi(x)
     la.causal(x, x, x, feature_map=phi, key_lengths=torch.tensor(3))
     assert resizable({"x": x, "omega": omega})
-
-
-# --- parameters sharded by FSDP2 ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -199,9 +187,6 @@ def test_sharded_models_of_transformers(family, mesh):
             found.square().sum().backward()
 
 
-# --- devices -------------------------------------------------------------------------------
-
-
 def sides(tensors, name):
     """All on the meta device but for one, or the other way round."""
     yield tensors | {name: tensors[name].to("meta")}
@@ -216,7 +201,7 @@ def test_one_device_for_all(row):
     lengths = {x: y.to("meta") for x, y in row.options.items() if x == "key_lengths"}
     o = call(la, row, everywhere, **lengths)
     assert o.is_meta and o.shape == call(la, row, operands).shape
-    for name in row.operands:
+    for name in row.letters:
         for mixed in sides(operands, name):
             with pytest.raises(TypeError, match=rf"{row.name}: .*expected one device for all"):
                 call(la, row, mixed)

@@ -5,17 +5,15 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
+from bounds import close, roundings
+from signatures import XLSTM as SIGNATURES
 from slow import slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from bounds import close, roundings  # noqa: E402
-from xlstm_signatures import SIGNATURES  # noqa: E402
-
-from linattn import State, reference  # noqa: E402
-from linattn.torch import install_as  # noqa: E402
-from linattn.torch.mlstm_kernels import torch as kernels  # noqa: E402
-from linattn.torch.mlstm_kernels.torch.backend_module import (  # noqa: E402
+from linattn import State, reference
+from linattn.torch import install_as
+from linattn.torch.mlstm_kernels import torch as kernels
+from linattn.torch.mlstm_kernels.torch.backend_module import (
     mLSTMBackend,
     mLSTMBackendConfig,
 )

@@ -2,29 +2,17 @@
 
 import functools
 
+import layer_cases as cases
 import pytest
+import torch
 from bounds import close
+from layer_cases import BATCH, EACH, EACH_CAUSAL, MASK, E, N, by_steps, made, tokens, within
+from plain_layers import plain
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+from linattn.torch import nn
 
-from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    BATCH,
-    EACH,
-    EACH_CAUSAL,
-    EACH_OTHER,
-    MASK,
-    E,
-    N,
-    by_steps,
-    made,
-    seeded,
-    tokens,
-    within,
-)  # fmt: skip
-from plain_layers import plain  # noqa: E402
-
-import linattn  # noqa: E402
-from linattn.torch import nn  # noqa: E402
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @EACH
@@ -87,7 +75,7 @@ def test_no_output_depends_on_later_tokens(new):
     torch.testing.assert_close(layer(x)[:, :6], y[:, :6], rtol=0, atol=0)
 
 
-@EACH_OTHER
+@cases.EACH_OTHER
 def test_what_is_not_causal_has_no_states(new):
     layer, x = made(new), tokens()
     for call in (

@@ -3,13 +3,11 @@
 import warnings
 
 import pytest
+import torch
+from layer_cases import BATCH, KINDS, E, N, tokens
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from layer_cases import BATCH, KINDS, E, N, tokens  # noqa: E402
-
-import linattn  # noqa: E402
-from linattn.torch import nn  # noqa: E402
+import linattn
+from linattn.torch import nn
 
 
 def nested(x):
@@ -74,12 +72,10 @@ LAYERS = [x for x in vars(nn).values() if isinstance(x, type) and issubclass(x, 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
-    [
-        (lambda: nn.TransformerBlock(64, 4), "attention, and by keyword dim_feedforward, activ"),
-        (lambda: nn.TransformerLM(5, [], 3), "num_tokens and blocks, and by keyword max_length, "),
-        (lambda: nn.SoftmaxAttention(8, 2, True), "embed_dim and num_heads, and by keyword caus"),
-        *[(lambda kind=x: kind(8, 2, 3, 4, 5), "by keyword") for x in LAYERS[1:]],
-    ],
+    [(lambda: nn.TransformerBlock(64, 4), "attention, and by keyword dim_feedforward, activ"),
+     (lambda: nn.TransformerLM(5, [], 3), "num_tokens and blocks, and by keyword max_length, "),
+     (lambda: nn.SoftmaxAttention(8, 2, True), "embed_dim and num_heads, and by keyword caus"),
+     *[(lambda kind=x: kind(8, 2, 3, 4, 5), "by keyword") for x in LAYERS[1:]]]
 )  # fmt: skip
 def test_too_many_arguments_by_position(make, expected):
     with pytest.raises(TypeError, match=rf"\w+: \d arguments are given by position; .*{expected}"):

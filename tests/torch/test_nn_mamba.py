@@ -3,27 +3,17 @@
 import functools
 
 import pytest
+import torch
+import transformers
 from bounds import close, roundings
+from layer_cases import BATCH, E, N, by_steps, made, tokens, within
 from memory import traced
+from transformers.cache_utils import DynamicCache
+from transformers.models.mamba.modeling_mamba import MambaMixer
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-transformers = pytest.importorskip("transformers")
+from linattn.torch import nn
 
-from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    BATCH,
-    E,
-    N,
-    by_steps,
-    made,
-    seeded,
-    tokens,
-    within,
-)  # fmt: skip
-from transformers.cache_utils import DynamicCache  # noqa: E402
-from transformers.models.mamba.modeling_mamba import MambaMixer  # noqa: E402
-
-from linattn.torch import nn  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("seeded")
 #: Options of the layer, and the same of the library's configuration.
 OPTIONS = [
     ({}, {"state_size": 16}),

@@ -4,29 +4,16 @@ import copy
 import functools
 import pickle
 
+import layer_cases as cases
 import pytest
+import torch
 from bounds import close
-from slow import only
+from layer_cases import BATCH, EACH, KINDS, MASK, E, by_steps, leaves, made, tokens, within
+from slow import only, slow
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from linattn.torch import nn
 
-from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    BATCH,
-    EACH,
-    EACH_CAUSAL,
-    KINDS,
-    MASK,
-    RECURRENT_KINDS,
-    E,
-    by_steps,
-    leaves,
-    made,
-    seeded,
-    tokens,
-    within,
-)  # fmt: skip
-
-from linattn.torch import nn  # noqa: E402
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @EACH
@@ -58,7 +45,7 @@ def test_copies_and_saved_weights(new):
     assert torch.equal(other(x), y)
 
 
-@EACH_CAUSAL
+@cases.EACH_CAUSAL
 def test_states_are_printed_by_shape_and_dtype(new):
     state = made(new).init_state(BATCH)
     assert repr(state).startswith(f"{type(state).__name__}(")
@@ -104,7 +91,7 @@ def test_dtypes_and_devices(new):
         assert error < 16 * 2**-8  # as many roundings of bfloat16
 
 
-@pytest.mark.parametrize("new", RECURRENT_KINDS)
+@pytest.mark.parametrize("new", cases.RECURRENT_KINDS)
 def test_states_of_narrow_layers(new):
     """Hold what is computed in, and steps go on from them."""
     layer, x = new(dtype=torch.bfloat16), tokens(dtype=torch.bfloat16)
@@ -116,7 +103,7 @@ def test_states_of_narrow_layers(new):
     close(stepped.detach().float(), y.detach().float(), atol=2**-6 * y.abs().max().item())
 
 
-@pytest.mark.parametrize("new", only(["linear", "gated-delta-net", "linformer-heads"], KINDS))
+@pytest.mark.parametrize("new", only(["gated-delta-net", "linformer-heads"], KINDS))
 def test_compile(new):
     """In one graph: a sequence, its state, a step, and gradients; padding as well."""
     layer, x = made(new), tokens()
@@ -147,7 +134,7 @@ def test_compiled_once_for_all_sizes():
             within(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask))
 
 
-@pytest.mark.parametrize("method", ["forward", "step"])
+@pytest.mark.parametrize("method", ["forward", *slow("step")])
 def test_classes_share_no_limit_of_recompilations(method):
     """Torch.compile counts the compiled versions of each code, and fails or falls back past 8."""
     kinds = nn.LinearAttention, nn.PerformerAttention, nn.FastWeightAttention
@@ -189,7 +176,7 @@ def test_nothing_to_do(new):
     assert layer(torch.ones(2, 0, E)).shape == (2, 0, E)
 
 
-@pytest.mark.parametrize("new", RECURRENT_KINDS)
+@pytest.mark.parametrize("new", cases.RECURRENT_KINDS)
 def test_saved_states_load(new, tmp_path):
     """As torch.load does by default: weights_only=True."""
     block = nn.TransformerBlock(new())

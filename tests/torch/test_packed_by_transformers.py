@@ -1,11 +1,10 @@
 """The stand-ins' functions with bounds by the name by which Transformers' models hand them on."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-from linattn.torch.causal_conv1d import causal_conv1d_fn  # noqa: E402
-from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+from linattn.torch.causal_conv1d import causal_conv1d_fn
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (
     mamba_chunk_scan_combined,
     mamba_split_conv1d_scan_combined,
 )

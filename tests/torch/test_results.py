@@ -2,37 +2,31 @@
 
 import numpy as np
 import pytest
+import torch
+import torch_cases as cases
 from bounds import close
+from torch_cases import EACH, RECURRENT, ROWS, assert_same, call, leaves, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import linattn
+import linattn.torch as la
 
-import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
-    EACH,
-    EACH_KIND_OF_STEP,
-    EACH_RECURRENT,
-    EACH_STEP,
-    RECURRENT,
-    ROWS,
-    STEPPED,
-    _forget_what_was_compiled,
-    assert_same,
-    call,
-    leaves,
-    make,
-)
-
-import linattn  # noqa: E402
-import linattn.torch as la  # noqa: E402
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
-@EACH
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
-def test_results_are_those_of_the_arrays(row, dtype):
-    operands = make(row, dtype)
-    o = call(la, row, operands)
-    assert o.dtype is dtype and o.is_contiguous()
-    assert_same(o, call(linattn, row, cases.arrays(operands)))
+@pytest.mark.parametrize("row", cases.OWN, ids=str)
+def test_results_and_states(row):
+    """Those of arrays, as `test_every_case` has it of the table's cases."""
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        operands = make(row, dtype)
+        o = call(la, row, operands)
+        assert o.dtype is dtype and o.is_contiguous()
+        assert_same(o, call(linattn, row, cases.arrays(operands)))
+    if row.held:
+        operands, start, more = make(row), cases.state(row), {"return_state": True}
+        own = {"initial_state": cases.pack(row, start)} | more
+        arrays = {"initial_state": cases.pack(row, cases.arrays(start))} | more
+        expected = call(linattn, row, cases.arrays(operands), **arrays)
+        assert_same(call(la, row, operands, **own), expected)
 
 
 @EACH
@@ -50,19 +44,7 @@ def test_bfloat16(row):
         assert x.grad.dtype is torch.bfloat16 and x.grad.isfinite().all(), name
 
 
-@EACH_RECURRENT
-def test_states(row):
-    """Given and returned, as those of arrays, and a sequence cut in two goes on."""
-    operands, start = make(row), cases.state(row)
-    o, end = call(la, row, operands, initial_state=cases.pack(row, start), return_state=True)
-    expected = call(
-        linattn, row, cases.arrays(operands),
-        initial_state=cases.pack(row, cases.arrays(start)), return_state=True,
-    )  # fmt: skip
-    assert_same((o, end), expected)
-
-
-@EACH_STEP
+@cases.EACH_STEP
 def test_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))
     array_state = cases.pack(row, cases.arrays(cases.state(row)))
@@ -78,7 +60,7 @@ def test_steps(row):
         assert_same((again, same), (o, after))
 
 
-@EACH_KIND_OF_STEP
+@cases.EACH_KIND_OF_STEP
 def test_steps_in_place_are_seen_by_backward(row):
     """As those of PyTorch's own operators: what a gradient needs and is no more is an error."""
     operands, start = leaves(make(row)), cases.state(row)
@@ -104,7 +86,7 @@ def test_steps_in_place_are_seen_by_backward(row):
         versions = after
 
 
-@EACH_STEP
+@cases.EACH_STEP
 def test_steps_in_place_in_inference_mode(row):
     """Of tensors made there, which count no versions, and of others, which do."""
     given, other = cases.token(row, make(row), 0), cases.state(row)
@@ -152,7 +134,7 @@ def test_the_layout_of_values():
     """(batch, tokens, heads, m) turned to (batch, heads, tokens, m) is turned back for nothing."""
     for row in RECURRENT:
         operands = make(row)
-        if "v" not in operands:
+        if "q" not in operands:
             continue
         operands["v"] = operands["v"].transpose(1, 2).contiguous().transpose(1, 2)
         assert call(la, row, operands).transpose(1, 2).is_contiguous()
@@ -168,7 +150,7 @@ def test_gradients(row):
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
 
 
-@EACH_RECURRENT
+@cases.EACH_RECURRENT
 def test_gradients_of_states_and_through_them(row):
     operands, start = leaves(make(row)), leaves(cases.state(row))
     names, fields = tuple(operands), tuple(start)
@@ -190,7 +172,7 @@ def test_gradients_of_states_and_through_them(row):
 def test_some_operands_require_grad(row):
     full = leaves(make(row))
     call(la, row, full).sum().backward()
-    for name in row.operands:
+    for name in row.letters:
         operands = make(row)
         operands[name].requires_grad_()
         call(la, row, operands).sum().backward()

@@ -7,12 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import linattn  # noqa: E402
-import linattn.torch  # noqa: E402
-from linattn import _linattn  # noqa: E402
-from linattn.torch._core import runner  # noqa: E402
+import linattn
+import linattn.torch
+from linattn import _linattn
+from linattn.torch._core import runner
 
 WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 RUNNER = ctypes.CFUNCTYPE(None, WORK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
@@ -80,6 +78,7 @@ print(os.waitpid(child, 0)[1], np.array_equal(linattn.causal(q, q, q), expected)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_fork(interpreter):
     """OpenMP's threads do not survive it, and a call on them would hang."""

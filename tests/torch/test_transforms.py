@@ -3,19 +3,15 @@
 import itertools
 
 import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch_cases as cases
+from bounds import close
+from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import torch.autograd.forward_ad as forward_ad  # noqa: E402
-import torch_cases as cases  # noqa: E402
-from bounds import close  # noqa: E402
-from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make  # noqa: E402
-
-import linattn.torch as la  # noqa: E402
+import linattn.torch as la
 
 REFUSED = {"expected_exception": NotImplementedError, "match": "no forward-mode derivative"}
-
-# --- forward mode -------------------------------------------------------------------
 
 
 def dual(x):
@@ -50,10 +46,10 @@ def test_tangents_of_gradients_are_refused(row):
     o = call(la, row, operands)
     with forward_ad.dual_level(), pytest.raises(**REFUSED):
         torch.autograd.grad(o, list(operands.values()), dual(torch.ones_like(o)))
-    x = operands[row.operands[0]].detach()
+    x = operands[next(iter(row.letters))].detach()
 
     def loss(x):
-        return call(la, row, operands | {row.operands[0]: x}).sum()
+        return call(la, row, operands | {next(iter(row.letters)): x}).sum()
 
     with pytest.raises(**REFUSED):
         torch.func.jacfwd(torch.func.grad(loss))(x)
@@ -120,9 +116,6 @@ def test_tangents_of_operators_of_the_library_are_refused():
         torch.func.jvp(raw, (x,), (x,))
 
 
-# --- vmap over steps in place ---------------------------------------------------------
-
-
 @EACH_STEP
 def test_steps_in_place_under_vmap(row):
     """Every mapped state is updated, along whichever axis."""
@@ -146,7 +139,7 @@ def test_steps_in_place_under_vmap(row):
 @EACH_STEP
 def test_a_state_that_is_shared_under_vmap(row):
     token, state = cases.token(row, make(row), 0), cases.state(row)
-    name = row.operands[0]
+    name = next(iter(row.letters))
 
     def one(x):
         return call(la, row, token | {name: x}, step=True, state=cases.pack(row, state),
@@ -165,9 +158,9 @@ def test_states_under_vmap_of_vmap(row):
     """Of all axes, and of some; absent fields of a state need ``out_dims`` None."""
     batches = [[make(row, seed=2 * i + j) for j in range(2)] for i in range(3)]
     stacked = {x: torch.stack([torch.stack([b[x] for b in a]) for a in batches])
-               for x in row.operands}  # fmt: skip
+               for x in row.letters}  # fmt: skip
     start = cases.pack(row, cases.state(row))
-    there = 0 if row.state == "conv" else type(start)(*(None if x is None else 0 for x in start))
+    there = 0 if torch.is_tensor(start) else type(start)(*(None if x is None else 0 for x in start))
 
     def whole(operands):
         return call(la, row, operands, initial_state=start, return_state=True)
@@ -198,7 +191,7 @@ def test_batched_gradients(row):
     """As of one gradient after another: is_grads_batched, and vectorized Jacobians."""
     operands = cases.leaves(make(row))
     results = [call(la, row, operands)]
-    if row.state:
+    if row.held:
         start = cases.pack(row, cases.state(row))
         o, end = call(la, row, operands, initial_state=start, return_state=True)
         results += [o, cases.outputs(end)[0]]

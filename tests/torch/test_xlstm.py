@@ -2,14 +2,12 @@
 
 import pytest
 import torch
+import xlstm
 from bounds import close
+from xlstm.blocks.mlstm.cell import mLSTMCell, mLSTMCellConfig
+from xlstm.blocks.slstm.cell import sLSTMCell, sLSTMCellConfig
 
 from linattn.torch import patch_xlstm, patched
-
-xlstm = pytest.importorskip("xlstm", reason="xlstm is not installed")
-
-from xlstm.blocks.mlstm.cell import mLSTMCell, mLSTMCellConfig  # noqa: E402
-from xlstm.blocks.slstm.cell import sLSTMCell, sLSTMCellConfig  # noqa: E402
 
 HEADS, D, B, N = 2, 5, 3, 11
 NAMES = [
@@ -91,10 +89,8 @@ def test_a_state_of_another_shape():
     cell, x = slstm_cell(), torch.randn(B, N, 4 * HEADS * D)
     with (
         patch_xlstm(),
-        pytest.raises(
-            ValueError, match=r"sLSTMCell_vanilla: state has shape \(4, 7, 10\); .*3, 10"
-        ),
-    ):
+        pytest.raises(ValueError, match=r"sLSTMCell_vanilla: state has shape \(4, 7, 10\); .*3, 10")
+    ):  # fmt: skip
         cell.forward(x, torch.zeros(4, 7, HEADS * D))
 
 

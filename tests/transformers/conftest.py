@@ -1,6 +1,9 @@
 """Fixtures of the tests of linattn.torch.transformers."""
 
 import pytest
+from needed import needing
+
+pytest_pycollect_makemodule = needing("torch", "ml_dtypes", "transformers")
 
 
 @pytest.fixture(scope="module", autouse=True)

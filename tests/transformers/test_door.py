@@ -4,20 +4,15 @@ The library asks the packages fla, mamba_ssm and causal_conv1d for their functio
 a model.  What it computes without them is computed here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+import transformers_door as door
 from processes import python
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-import transformers_door as door  # noqa: E402
-from transformers_cases import FAMILIES, close  # noqa: E402
-from transformers_models import build, module  # noqa: E402
+from transformers_cases import FAMILIES, close, same_gradients
+from transformers_models import build, module
 
 PROGRAM = Path(door.__file__)
 #: Its model trains on another form of the layer where mamba_ssm is there, with other results.
@@ -49,23 +44,13 @@ def test_models(family, tmp_path):
     if family not in TRAINS_OTHERWISE:
         same_gradients(found["gradients"], expected["gradients"])
     if family not in MIXING:
-        model, (ids, lengths, _) = (
-            build(family, **door.ALL_LINEAR.get(family, {})),
-            door.packed_row(),
-        )
+        model = build(family, **door.ALL_LINEAR.get(family, {}))
+        ids, lengths, *_ = door.packed_row()
         with torch.no_grad():
             apart = torch.cat([model(x, use_cache=False)[0] for x in ids.split(lengths, 1)], 1)
         assert len(found["packed"]) == 3
         for logits in found["packed"].values():
             close(logits, apart)
-
-
-def same_gradients(found, expected):
-    assert found.keys() == expected.keys() and len(found) > 5
-    # Of some parameters the library's own gradient is a small difference of large sums.
-    roundings = 1e-6 * max(g.abs().max().item() for g in expected.values())
-    for name, g in expected.items():
-        close(found[name], g, more=roundings)
 
 
 @pytest.mark.slow  # imports them all

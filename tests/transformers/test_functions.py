@@ -1,17 +1,11 @@
 """linattn's functions for Transformers: results, and the calls that they leave to the library."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import (  # noqa: E402
+import torch
+from transformers_cases import (
     PART,
     Called,
     agree,
@@ -22,9 +16,9 @@ from transformers_cases import (  # noqa: E402
     normal,
     same,
 )
-from transformers_models import build, module  # noqa: E402
+from transformers_models import build, module
 
-from linattn.torch import patch_transformers  # noqa: E402
+from linattn.torch import patch_transformers
 
 
 @pytest.mark.parametrize("norm", [True, False])
@@ -201,11 +195,9 @@ def test_keywords():
     let_pass = {"position_ids": torch.arange(3), "max_length_q": 3, "head_first": None}
     assert torch.equal(delta(*operands, **let_pass)[0], o)
     for more in (
-        {"scale": 0.5},
-        {"head_first": False},
-        {"cu_seqlens": torch.tensor([0, 3])},
+        {"scale": 0.5}, {"head_first": False}, {"cu_seqlens": torch.tensor([0, 3])},
         {"seq_idx": torch.zeros(2, 3)},
-    ):
+    ):  # fmt: skip
         with pytest.raises(Called):  # there are two rows
             delta(*operands, **more)
     one = [x[:1] for x in operands]

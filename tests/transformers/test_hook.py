@@ -1,7 +1,5 @@
 """What `patch_transformers` replaces, when, and how it is put back."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -14,17 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+from transformers_cases import FAMILIES, close, functions, normal
+from transformers_models import fla_hidden, module
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import FAMILIES, close, functions, normal  # noqa: E402
-from transformers_models import fla_hidden, module  # noqa: E402
-
-import linattn.torch  # noqa: E402
-from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import (  # noqa: E402
+import linattn.torch
+from linattn.torch import patch_transformers, patched
+from linattn.torch.transformers import (
     DROP_PACKING,
     MASK_PACKED,
     MIX_PACKED,
@@ -32,7 +27,7 @@ from linattn.torch.transformers import (  # noqa: E402
     STAND_INS,
     _replacement,
 )
-from linattn.torch.transformers._replaced import StandIn  # noqa: E402
+from linattn.torch.transformers._replaced import StandIn
 
 WRAPPED = (*DROP_PACKING, *MASK_PACKED, *MIX_PACKED, *SCAN_PACKED)
 REPLACED = [*STAND_INS, *(f"{name}.forward" for name in WRAPPED)]
@@ -185,10 +180,8 @@ def test_another_signature_is_left_alone(monkeypatch):
     texts = [str(w.message) for w in warned]
     assert len(texts) == 3
     for name in (
-        "causal_conv1d_update",
-        "torch_chunk_gated_delta_rule",
-        "MiniMaxLightningAttention.forward",
-    ):
+        "causal_conv1d_update", "torch_chunk_gated_delta_rule", "MiniMaxLightningAttention.forward",
+    ):  # fmt: skip
         (text,) = (x for x in texts if f"{fake.__name__}.{name}" in x)
         assert f"transformers {transformers.__version__}" in text and "left as it is" in text
 

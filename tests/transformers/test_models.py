@@ -3,19 +3,13 @@
 Weights are random and models small; nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import functools
-import itertools
 
 import pytest
+import torch
+import transformers_door as door
 from slow import slow
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import (  # noqa: E402
+from transformers_cases import (
     FAMILIES,
     cache_of,
     close,
@@ -24,12 +18,14 @@ from transformers_cases import (  # noqa: E402
     gated_delta_operands,
     normal,
     refuse,
+    same_gradients,
 )
-from transformers_models import VOCABULARY, build, module  # noqa: E402
+from transformers_door import ALL_LINEAR, tokens
+from transformers_models import build, module
 
-import linattn.torch as la  # noqa: E402
-from linattn.torch import patch_transformers  # noqa: E402
-from linattn.torch.transformers import _tokens  # noqa: E402
+import linattn.torch as la
+from linattn.torch import patch_transformers
+from linattn.torch.transformers import _tokens
 
 families = each_of(FAMILIES)
 
@@ -38,10 +34,6 @@ families = each_of(FAMILIES)
 def model():
     """Models by family, built once and left as they are."""
     return functools.cache(build)
-
-
-def tokens(*shape):
-    return torch.randint(1, VOCABULARY, shape, generator=torch.Generator().manual_seed(1))
 
 
 @families
@@ -121,11 +113,7 @@ def assert_same_gradients(family, trained, loss, monkeypatch):
     refuse(monkeypatch, family)
     with patch_transformers():
         after = gradients()
-    assert before.keys() == after.keys() and len(before) > 5
-    # Of some parameters the library's own gradient is a small difference of large sums.
-    roundings = 1e-6 * max(g.abs().max().item() for g in before.values())
-    for name, g in before.items():
-        close(after[name], g, more=roundings)
+    same_gradients(after, before)
 
 
 @families
@@ -160,18 +148,10 @@ def test_gradients_of_a_continuation(family, monkeypatch):
     assert_same_gradients(family, trained, loss, monkeypatch)
 
 
-#: Softmax attention over keys that an indexer pools mixes sequences.
-ALL_LINEAR = {"glm5_next": {"text_config": {"layer_types": ["linear_attention"] * 2}}}
-
-
 #: The library mixes their sequences without an error.
 SILENT = ("mamba2", "minimax", "mamba", "falcon_mamba", "jamba")
-
-
 #: These have no softmax attention.
 NO_SOFTMAX = ("mamba2", "mamba", "falcon_mamba")
-
-
 #: A part that is not linattn's mixes them.
 MIXING = ("recurrent_gemma", "rwkv", "xlstm")
 
@@ -192,26 +172,17 @@ def test_packed_sequences(family):
         apart = torch.cat([run(x) for x in ids.split(lengths, 1)], 1)
         if family not in SILENT:
             with pytest.raises(ValueError, match="can't keep packed sequences apart"):
-                run(ids, seq_idx=index, **packed)
+                run(ids, **index, **packed)
         with patch_transformers():
-            close(run(ids, seq_idx=index, **packed), apart)
+            close(run(ids, **index, **packed), apart)
             close(run(ids, **packed), apart)
     with patch_transformers():  # where Mamba-2 asks for a fused form first
-        close(packed_model.train()(ids, seq_idx=index, use_cache=False, **packed)[0], apart)
+        close(packed_model.train()(ids, use_cache=False, **index, **packed)[0], apart)
 
 
 def packed_row():
-    """Tokens, the lengths of their sequences, and what says where these are."""
-    ids, ends = tokens(1, 21), [0, 4, 5, 21]
-    lengths = [b - a for a, b in itertools.pairwise(ends)]
-    cu_seqlens = torch.tensor(ends, dtype=torch.int32)
-    bounds = {
-        "cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens,
-        "max_length_q": 16, "max_length_k": 16,
-    }  # fmt: skip
-    places = {"position_ids": torch.cat([torch.arange(n) for n in lengths])[None]}
-    index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
-    return ids, lengths, bounds, index, places
+    ids, lengths, bounds, index, places = door.packed_row()
+    return ids, lengths, bounds | {"max_length_q": 16, "max_length_k": 16}, index, places
 
 
 @pytest.mark.parametrize("attention", ["sdpa", *slow("eager")])
@@ -224,7 +195,7 @@ def test_packed_sequences_of_softmax_attention(family, attention):
     with torch.no_grad(), patch_transformers():
         apart = torch.cat([m(x, use_cache=False)[0] for x in ids.split(lengths, 1)], 1)
         close(m(ids, use_cache=False, **bounds)[0], apart)
-        close(m(ids, use_cache=False, seq_idx=index)[0], apart)
+        close(m(ids, use_cache=False, **index)[0], apart)
         close(m(ids, use_cache=True, **bounds, **places)[0], apart)
         mask = torch.ones_like(ids)
         close(m(ids, use_cache=False, attention_mask=mask, **bounds, **places)[0], apart)
@@ -297,12 +268,9 @@ def test_packed_sequences_that_a_model_mixes(family):
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [
-        ("inkling", "InklingAttention"),
-        ("inkling2", "Inkling2FullAttention"),
-        ("inkling2", "Inkling2SlidingAttention"),
-    ],
-)
+    [("inkling", "InklingAttention"), ("inkling2", "Inkling2FullAttention"),
+     ("inkling2", "Inkling2SlidingAttention")],
+)  # fmt: skip
 def test_packed_sequences_that_a_convolution_mixes(family, name):
     """Its layers hand no keywords on to their short convolutions."""
     with patch_transformers(), pytest.raises(ValueError, match=f"{name}: .*does not separate"):

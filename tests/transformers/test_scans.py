@@ -1,19 +1,13 @@
 """linattn's functions for the scans of Transformers: results, gradients and states."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
 import types
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import (  # noqa: E402
+import torch
+from transformers_cases import (
     PART,
     agree,
     close,
@@ -22,9 +16,9 @@ from transformers_cases import (  # noqa: E402
     normal,
     same,
 )
-from transformers_models import module  # noqa: E402
+from transformers_models import module
 
-from linattn.torch import patch_transformers  # noqa: E402
+from linattn.torch import patch_transformers
 
 
 def scan_operands(n, *, dtype=torch.float32):

@@ -1,31 +1,22 @@
 """Layers of Transformers that decode by one fused step, and those that another program changed."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 
 import pytest
+import torch
 from slow import grid
+from transformers_cases import cache_of, close
+from transformers_models import VOCABULARY, build, module
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("ml_dtypes")
-
-from transformers_cases import cache_of, close  # noqa: E402
-from transformers_models import VOCABULARY, build, module  # noqa: E402
-
-from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import _tokens  # noqa: E402
+from linattn.torch import patch_transformers, patched
+from linattn.torch.transformers import _tokens
 
 #: Families, and the name of their norm.
 FAMILIES = {
-    "qwen3_next": "norm",
-    "qwen3_5": "norm",
-    "kimi_linear": "o_norm",
-    "mamba2": "norm",
+    "qwen3_next": "norm", "qwen3_5": "norm", "kimi_linear": "o_norm", "mamba2": "norm",
     "granitemoehybrid": "norm",
-}
+}  # fmt: skip
 PARTS = [*FAMILIES.items(), ("kimi_linear", "forget_gate")]
 parts = pytest.mark.parametrize(("family", "part"), PARTS)
 
