@@ -14,7 +14,6 @@ from table import CARRIED, CASES, COMPLEX, FIRST, GATES, allowed, covering, same
 import linattn
 from linattn import ExactState, State, _linattn
 from linattn.feature_maps import NAMES, PositiveRandomFeatures, RandomFourierFeatures
-from linattn.operators.registry import RECURRENCES
 
 N = 1100
 EXACT = {"return_state": "exact"}
