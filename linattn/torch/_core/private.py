@@ -1,4 +1,4 @@
-"""What linattn uses of PyTorch that has no public name, and why; tested with torch 2.9 to 2.14."""
+"""What linattn uses of PyTorch that has no public name, and why; tested with torch 2.9 to 2.15."""
 
 from __future__ import annotations
 
