@@ -237,7 +237,8 @@ def test_subinterpreters_are_refused_in_words(interpreter):
     stdout, _ = interpreter(SUBINTERPRETER)
     package, module = stdout.strip().splitlines()
     assert "ImportError" in package or "interpreter" in package, stdout
-    assert "linattn, like NumPy, works in the main interpreter alone" in module  # without NumPy
+    ours = "linattn, like NumPy, works in the main interpreter alone"  # without NumPy
+    assert ours in module or "does not support loading in subinterpreters" in module, stdout
 
 
 def test_threads_of_python(threads):
