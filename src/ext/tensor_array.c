@@ -62,6 +62,25 @@ refuse_device(void)
     return -1;
 }
 
+/* Of a tensor that does not describe itself, which is an error. */
+static int
+refuse_memory(PyObject *x)
+{
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError) &&
+        !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    const int here = is_true(x, IS_CPU, 0);
+    if (here == 0) {
+        return refuse_device();
+    }
+    if (here > 0) {
+        PyErr_SetString(PyExc_TypeError, "the tensor has no memory");
+    }
+    return -1;
+}
+
 static int
 refuse_axes(Py_ssize_t axes)
 {
@@ -129,7 +148,7 @@ read_exchanged(const struct la_dl_exchange *dl, PyObject *x, npy_intp itemsize,
 {
     struct la_dl_tensor t;
     if (dl->describe(x, &t) < 0) {
-        return -1;
+        return refuse_memory(x);
     }
     if (t.device != LA_DL_CPU) {
         return refuse_device();

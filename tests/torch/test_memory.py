@@ -60,6 +60,8 @@ def test_no_array_of_no_memory(torch_):
               torch.ones(2).to(torch.float8_e4m3fn), torch.ones(3).to_sparse()):  # fmt: skip
         with pytest.raises((TypeError, RuntimeError)):
             tensor_array(torch_, x)
+    with pytest.raises(TypeError, match="another device"):
+        tensor_array(torch_, torch.ones(3, device="meta"))
 
 
 class Odd:
