@@ -29,10 +29,10 @@ def run(base, head, *names):
 def test_twice_as_much_work_is_found(tmp_path):
     """In a copy, where causal computes all twice."""
     shutil.copytree(PACKAGE, tmp_path / "linattn", ignore=shutil.ignore_patterns("__pycache__"))
-    twice = ("once = __getattr__('causal')", "def causal(*x, **y):", "    once(*x, **y)",
+    lines = ("once = __getattr__('causal')", "def causal(*x, **y):", "    once(*x, **y)",
              "    return once(*x, **y)")  # fmt: skip
     with (tmp_path / "linattn" / "__init__.py").open("a") as file:
-        file.write("\n".join(("", *twice, "")))
+        file.write("\n".join(("", *lines, "")))
     status, (twice, _) = run(PACKAGE.parent, tmp_path, "causal", "noncausal")
     assert status == 1 and twice[-1] == "slower"
     assert 1.5 < float(twice[2]) < 2.5
