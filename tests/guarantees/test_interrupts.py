@@ -23,17 +23,14 @@ interrupted.main({arguments})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.any_isa
 @needs_posix
 @pytest.mark.parametrize(
     ("n", "d", "m", "heads", "only"),
-    [
-        (64, 16, 16, 10000, ""),
-        pytest.param(64, 1024, 1024, 20, "", marks=pytest.mark.slow),
-        pytest.param(20000, 16, 16, 30, "", marks=pytest.mark.slow),
-        pytest.param(64, 16, 16, 20000, "q", marks=pytest.mark.slow),
-    ],
-)
+    [(64, 16, 16, 10000, ""), (64, 1024, 1024, 20, ""), (20000, 16, 16, 30, ""),
+     (64, 16, 16, 20000, "q")],
+)  # fmt: skip
 def test_ctrl_c_in_every_operator(interpreter, n, d, m, heads, only):
     """Within 50 ms of the processor's time, in calls of many heads and in those of large ones.
 

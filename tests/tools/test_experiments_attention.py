@@ -60,6 +60,7 @@ def test_what_would_take_too_long_is_left_out(tmp_path, monkeypatch):
     assert list(times["softmax"]) == [32] and list(times["linear"]) == [32, 64, 128]
 
 
+@pytest.mark.slow
 def test_interrupted_measurements_go_on(tmp_path, monkeypatch):
     """What was measured is not measured again, and the command must be the same."""
     scaling = importlib.import_module("scaling")
