@@ -1,7 +1,7 @@
 /* tensor_array.c: an array of the memory of a tensor of PyTorch.
  *
  * Its numpy() would pin its storage, which can then never be resized; sharded training
- * frees parameters by resizing them.  Where it has no DLPack in C, before PyTorch 2.11,
+ * frees parameters by resizing them.  Where it has no DLPack in C, as in PyTorch 2.9,
  * its attributes are read, which takes 0.3 us more. */
 #include "numpy_api.h"
 
