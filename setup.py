@@ -86,9 +86,9 @@ UNITS = [
 def optimization(version):
     """-O3; with gcc those parts of it that kernels gain from, in less than half of the time.
 
-    Kernels are long functions of vectors, without much to find for the analyses that are left out.
-    Loops keep their constants in registers without -fgcse if the allocator counts them.  A lower
-    level in CFLAGS replaces all of it.
+    The analyses that are left out find little in the kernels, which are long functions of vectors.
+    -fira-loop-pressure keeps the constants of loops in registers, as -fgcse would.  A lower level
+    in CFLAGS replaces all of these flags.
     """
     if DEBUG_LEVEL:
         return DEBUG_LEVEL

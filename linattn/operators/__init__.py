@@ -1,7 +1,7 @@
 """The operators: a docstring and one call each."""
 
-#: By module: its functions, which the package imports when one of them is first used.  To make all
-#: docstrings takes as long as to import the rest.
+#: By module: its functions, which the package imports when one of them is first used, since making
+#: all docstrings takes as long as importing everything else.
 FUNCTIONS = {
     "attention": "causal causal_backward noncausal noncausal_backward step",
     "conv": "causal_conv1d causal_conv1d_backward causal_conv1d_step",
