@@ -153,7 +153,7 @@ NAIVE = {
 SINGLE = dict.fromkeys(NAIVE, (1e-5, 1e-5)) | {"mesa_net": (1e-5, 1e-6), "hgrn": (1e-6, 1e-6)}
 
 
-@fla_package.NEEDED
+@fla_package.needed
 @pytest.mark.parametrize("name", NAIVE)
 def test_against_fla(name):
     family, from_states = FAMILIES[name], name in ("gsa", "gsa, no gates", "hgrn")

@@ -108,7 +108,7 @@ def test_errors():
         run(**{key: y[:1] for key, y in x.items()}, initial_state=state)
 
 
-@fla_package.NEEDED
+@fla_package.needed
 def test_against_fla():
     x = {key: y.float() for key, y in make(100).items()}
     want = fla_package.naive("log_linear_attn").naive_log_linear_attn(**x)

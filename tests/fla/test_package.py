@@ -43,12 +43,12 @@ def test_table_is_of_this_module():
     assert others == OF_MODULES | {"mesa_net_decoding_one_step"}
 
 
-@fla_package.NEEDED
+@fla_package.needed
 def test_table_has_every_family():
     assert set(table()) == fla_package.families()
 
 
-@fla_package.NEEDED
+@fla_package.needed
 @pytest.mark.parametrize("name", sorted({*FUNCTIONS} - OF_MODULES))
 def test_signature(name):
     """Positional parameters in fla's order, with its defaults; more of them by keyword only."""
@@ -80,7 +80,7 @@ def test_functions_are_in_the_package(name):
     assert pickle.loads(pickle.dumps(f)) is f
 
 
-@fla_package.NEEDED
+@fla_package.needed
 def test_every_form():
     """A family that is here is here in all forms, but for those that fla itself has given up."""
     given_up = {"fused_chunk_gla", "fused_chunk_delta_rule"}

@@ -79,7 +79,7 @@ def test_errors():
         fla.fused_chunk_based(None, k, v)
 
 
-@fla_package.NEEDED
+@fla_package.needed
 def test_against_fla():
     x = [y.float() for y in make()]
     by_head = [y.transpose(1, 2) for y in x]

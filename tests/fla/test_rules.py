@@ -212,7 +212,7 @@ def test_what_is_left_out_with_momentum():
     assert torch.equal(o, want)
 
 
-@fla_package.NEEDED
+@fla_package.needed
 def test_layer_of_fla_with_momentum():
     """fla's own layer with `patch_fla`: in both modes, and in pieces with its cache."""
     torch.manual_seed(0)

@@ -16,8 +16,6 @@ import linattn.torch.fla.ops
 from linattn.torch import fla, install_as, patch_fla
 from linattn.torch.fla import modules
 
-INSTALLED = importlib.util.find_spec("fla") and importlib.util.find_spec("triton")
-WITH_FLA = pytest.mark.skipif(not INSTALLED, reason="fla or triton is not installed")
 #: Modules that fla itself fails to import.
 BROKEN = {"fla.ops.delta_rule.parallel"}
 
@@ -92,7 +90,7 @@ def test_every_function_has_a_place(stand_in):
         assert {1, 2, 3} <= depths, name
 
 
-@WITH_FLA
+@fla_package.needed
 def test_places_are_those_of_fla():
     """Every file has what fla's file of that name has; folders may have more."""
     with install_as("fla", replace=True):
@@ -104,7 +102,7 @@ def test_places_are_those_of_fla():
         assert is_folder or not missing, (name, missing)
 
 
-@WITH_FLA
+@fla_package.needed
 def test_functions_are_where_fla_exports_them():
     """What fla's folders list and linattn has is in linattn's."""
     for name in ("ops", *(f"ops.{x}" for x in fla_package.families()), "modules.norm"):
@@ -114,7 +112,7 @@ def test_functions_are_where_fla_exports_them():
             assert listed <= {*ours.__all__}, name
 
 
-@WITH_FLA
+@fla_package.needed
 def test_signatures_of_modules():
     for name in [x for x in sys.modules if x.startswith("linattn.torch.fla.modules.")]:
         if "._" in name or name.endswith(("activations", "activations.ops")):
@@ -159,7 +157,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@WITH_FLA
+@fla_package.needed
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     """With fla's parameters, buffers and results."""
@@ -179,8 +177,7 @@ def test_layers(name):
         torch.testing.assert_close(a, b, rtol=0, atol=4e-7 * (0 if b is None else b.abs().max()))
 
 
-@WITH_FLA
-@pytest.mark.slow
+@fla_package.needed
 def test_the_tests_of_modules():
     """Those of fla's patched modules, of values and gradients, with the stand-in's."""
     program = (
@@ -228,7 +225,7 @@ def test_sequences():
     assert torch.equal(rows[..., 0], x.view(4, 3) * mask)
 
 
-@WITH_FLA
+@fla_package.needed
 def test_sequences_are_those_of_fla():
     from linattn.torch.fla import _sequences
 

@@ -67,6 +67,7 @@ def test_dask():
     assert isinstance(gufunc(da.from_array(A)), da.Array)
 
 
+@pytest.mark.slow
 def test_xarray():
     xarray = pytest.importorskip("xarray")
     x = xarray.DataArray(A, dims=("n", "d"))
@@ -79,6 +80,7 @@ def test_xarray():
     np.testing.assert_array_equal(o, EXPECTED)
 
 
+@pytest.mark.slow
 def test_pandas():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(A)

@@ -7,7 +7,6 @@ PyTorch's number in torch/test_machinery.py, dask's nanny in clusters/test_dask.
 import os
 
 import pytest
-from slow import slow
 
 pytestmark = pytest.mark.any_isa
 
@@ -30,7 +29,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("inner", [None, *slow(1, 3)])
+@pytest.mark.slow
+@pytest.mark.parametrize("inner", [None, 1, 3])
 def test_loky(interpreter, inner):
     """What joblib says, or each process its share of the CPUs."""
     joblib = pytest.importorskip("joblib")

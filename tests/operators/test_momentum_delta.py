@@ -68,6 +68,7 @@ def naive():
     return pytest.importorskip("fla.ops.momentum_delta_rule.naive", exc_type=ImportError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["recurrent", "chunk"])
 def test_it_is_what_fla_computes(naive, form):
     torch = pytest.importorskip("torch")

@@ -11,7 +11,13 @@ import pytest
 
 _SPEC = importlib.util.find_spec("fla")
 OPS = None if _SPEC is None else Path(next(iter(_SPEC.submodule_search_locations))) / "ops"
-NEEDED = pytest.mark.skipif(OPS is None, reason="fla is not installed")
+INSTALLED = OPS is not None and importlib.util.find_spec("triton") is not None
+
+
+def needed(test):
+    """Mark a test that needs fla, which is not installed for quick tests."""
+    skip = pytest.mark.skipif(not INSTALLED, reason="fla or triton is not installed")
+    return pytest.mark.slow(skip(test))
 
 
 def families():
