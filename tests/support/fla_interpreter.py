@@ -72,7 +72,8 @@ def main(names):
 
     torch.set_num_threads(1)
     for name in names:
-        model, ids = build(name, head_dim=32, num_heads=1).train(), tokens(1, 40)
+        sizes = {"head_dim": 32, "num_heads": 1, "num_hidden_layers": 1}
+        model, ids = build(name, **sizes).train(), tokens(1, 40)
         with patch_fla():
             ours = results(model, ids)
         theirs = results(model, ids)
