@@ -342,6 +342,12 @@ run_lent(la_runner run, const struct la_list *list, int lanes)
     }
 }
 
+int
+la_pool_lends(void)
+{
+    return la_pool_has_runner() && atomic_load(&not_lent) == 0;
+}
+
 /* The runner, if it may run a job. */
 static la_runner
 runner_of(int is_brief)

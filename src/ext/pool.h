@@ -41,6 +41,9 @@ typedef void (*la_runner)(void (*work)(void *), void *arg, unsigned threads,
 void la_pool_set_runner(la_runner runner);
 int la_pool_has_runner(void);
 
+/* Whether the next brief job runs on its threads. */
+int la_pool_lends(void);
+
 /* The number of threads that a call may use. */
 int la_pool_get_num_threads(void);
 void la_pool_set_num_threads(int n);
