@@ -99,3 +99,12 @@ def tensor_step(
     arguments: tuple[Any, ...],
     /,
 ) -> Any: ...
+def tensor_update(
+    torch: tuple[Any, ...],
+    recorded: bool,
+    gufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    states: tuple[Any, ...],
+    state_indices: Any,
+    /,
+) -> Any: ...

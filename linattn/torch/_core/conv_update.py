@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...operators.conv import CONVOLUTION
-from .direct import direct
+from ..._core.gufuncs import internal_ufuncs
+from .direct import update
+
+#: By whether there is a bias.
+_GUFUNCS = {given: f"_causal_conv1d{'_bias' * given}_step" for given in (False, True)}
+_SILU = {None: 0.0, "silu": 1.0}
 
 
 def moved_on(
@@ -21,11 +24,11 @@ def moved_on(
     ``rows`` are those of the state that belong to the batch.  NotImplemented, with nothing written,
     if PyTorch has to see the call, if tensors need a conversion, or if anything is wrong with it.
     """
-    if torch.compiler.is_compiling() or not _holds_all(state, weight):
+    silu = _SILU.get(activation)
+    if silu is None or not _holds_all(state, weight):
         return NotImplemented
-    given = {"state": state} if rows is None else {"state": state, "rows": rows}
-    result = direct(CONVOLUTION.update, (x, weight, bias), given, {"activation": activation})
-    return result if result is NotImplemented else result[0]
+    inputs = (x, weight, silu) if bias is None else (x, weight, bias, silu)
+    return update(internal_ufuncs[_GUFUNCS[bias is not None]], inputs, (state,), rows)
 
 
 def _holds_all(state: Any, weight: Any) -> bool:

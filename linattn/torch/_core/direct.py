@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._linattn import tensor_array, tensor_call, tensor_step
+from ..._linattn import tensor_array, tensor_call, tensor_step, tensor_update
 from ..._states.state_arrays import updated
 from . import private
 from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL, has_bits
@@ -71,6 +71,21 @@ def direct(
         return NotImplemented
     return tensor_call(
         _LENT[complex_too], torch.is_grad_enabled(), function, tuple(operands), given, options
+    )  # fmt: skip
+
+
+def update(
+    gufunc: np.ufunc, inputs: tuple[Any, ...], states: tuple[Any, ...], indices: Any = None
+) -> Any:
+    """The result of a step's gufunc, which updates states, or rows of them: tensors.
+
+    NotImplemented, with nothing written, if PyTorch has to see the call, or if anything needs a
+    conversion or is wrong.
+    """
+    if torch.compiler.is_compiling() or private.is_watched():
+        return NotImplemented
+    return tensor_update(
+        _LENT[False], torch.is_grad_enabled(), gufunc, inputs, states, indices
     )  # fmt: skip
 
 
