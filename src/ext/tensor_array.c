@@ -48,13 +48,6 @@ la_tensor_requires_grad(PyObject *x)
     return is_true(x, REQUIRES_GRAD, 0);
 }
 
-/* Where the elements of a tensor are; strides in bytes. */
-struct memory {
-    void *data;
-    int axes;
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-};
-
 static int
 refuse_device(void)
 {
@@ -105,7 +98,7 @@ read_axes(PyObject *tuple, Py_ssize_t count, npy_intp factor, npy_intp *axes)
 
 /* By attributes; -1 on an error, as in read_exchanged. */
 static int
-read_attributes(PyObject *x, npy_intp itemsize, struct memory *m)
+read_attributes(PyObject *x, npy_intp itemsize, struct la_tensor_memory *m)
 {
     const int here = is_true(x, IS_CPU, 0);
     if (here <= 0) {
@@ -144,7 +137,7 @@ done:
 
 static int
 read_exchanged(const struct la_dl_exchange *dl, PyObject *x, npy_intp itemsize,
-               struct memory *m)
+               struct la_tensor_memory *m)
 {
     struct la_dl_tensor t;
     if (dl->describe(x, &t) < 0) {
@@ -181,17 +174,23 @@ exchange_of(PyObject *torch, PyObject *x)
     return dl != NULL && dl->major == LA_DL_MAJOR ? dl : NULL;
 }
 
+int
+la_tensor_memory_of(PyObject *torch, PyObject *x, npy_intp itemsize,
+                    struct la_tensor_memory *m)
+{
+    const struct la_dl_exchange *dl = exchange_of(torch, x);
+    if (dl == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    return dl != NULL ? read_exchanged(dl, x, itemsize, m)
+                      : read_attributes(x, itemsize, m);
+}
+
 PyObject *
 la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype)
 {
-    struct memory m;
-    const struct la_dl_exchange *dl = exchange_of(torch, x);
-    if (dl == NULL && PyErr_Occurred()) {
-        return NULL;
-    }
-    const npy_intp itemsize = PyDataType_ELSIZE(dtype);
-    if ((dl != NULL ? read_exchanged(dl, x, itemsize, &m)
-                    : read_attributes(x, itemsize, &m)) < 0) {
+    struct la_tensor_memory m;
+    if (la_tensor_memory_of(torch, x, PyDataType_ELSIZE(dtype), &m) < 0) {
         return NULL;
     }
     int some = 1;

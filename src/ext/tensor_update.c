@@ -1,169 +1,240 @@
 /* tensor_update.c: a step of tensors that updates its state, from Python's call to the
  * kernel.
  *
- * Such a step takes as long as a dozen calls of PyTorch, so only the result is made by
- * one.  The caller has chosen the gufunc; what is not plain is left to it. */
+ * Such a step takes as long as a few calls of PyTorch, so only the result is made by
+ * one, and no array of NumPy is made.  The caller has chosen the gufunc; what is not
+ * plain is left to it. */
 #include "numpy_api.h"
 
 #include "tensor_update.h"
 
+#include "fast_call.h"
 #include "gufunc.h"
-#include "gufunc_object.h"
 #include "pool.h"
+#include "state_rows.h"
 #include "tensor_array.h"
 #include "tensor_lend.h"
 
-/* Indices and the gufunc, then its operands, as la_pool_call takes them: references. */
+/* A call while its operands are read. */
 struct update {
-    const struct la_signature *signature;
-    PyObject *args[2 + LA_MAX_OPERANDS], **operands;
+    struct la_operands c;
+    struct la_lending l;
+    struct la_state_rows rows;
+    struct la_tensor_memory memory[LA_MAX_OPERANDS];
 };
 
-/* Whether tensors have one axis for the two of a slot: the columns of all heads. */
+/* Whether a tensor has one axis for the two of operand i: the columns of all heads. */
 static int
 is_flat(const struct update *u, int i)
 {
-    const struct la_slot *slot = &u->signature->slots[i];
-    return la_operators[u->signature->op].properties & LA_LAYER_TOKEN &&
+    const struct la_slot *slot = &u->c.g->signature->slots[i];
+    return la_operators[u->c.g->signature->op].properties & LA_LAYER_TOKEN &&
            slot->rank == 2 && !la_is_state(slot->id) && slot->dims[0] == 'n' &&
            slot->dims[1] == 'm';
 }
 
-/* The size of a core dimension that an array has; -1 if none does. */
+/* The size of a core dimension that an operand has which has been read; -1 if none has
+ * it. */
 static npy_intp
 size_of_core(const struct update *u, char letter)
 {
-    const struct la_signature *signature = u->signature;
+    const struct la_signature *signature = u->c.g->signature;
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const struct la_slot *slot = &signature->slots[i];
-        PyObject *x = u->operands[i];
-        if (x == NULL || !PyArray_Check(x) || is_flat(u, i)) {
-            continue;
-        }
-        const int lead = PyArray_NDIM((PyArrayObject *)x) - slot->rank;
-        for (int j = 0; lead >= 0 && j < slot->rank; j++) {
+        const int lead = u->c.x[i].ndim - slot->rank;
+        for (int j = 0; lead >= 0 && !is_flat(u, i) && j < slot->rank; j++) {
             if (slot->dims[j] == letter) {
-                return PyArray_DIM((PyArrayObject *)x, lead + j);
+                return u->c.x[i].shape[lead + j];
             }
         }
     }
     return -1;
 }
 
+/* The dtype of a tensor that can be lent; NULL, perhaps with an exception, if it cannot
+ * be. */
+static PyArray_Descr *
+plain_dtype(const struct update *u, PyObject *x)
+{
+    if (la_is_lendable(&u->l, x) <= 0) {
+        return NULL;
+    }
+    PyArray_Descr *dtype =
+        la_tensor_dtype(PyTuple_GetItem(u->l.torch, LA_TORCH_DTYPES), x);
+    return dtype == NULL || la_tensor_check(x, dtype) < 0 ? NULL : dtype;
+}
+
+/* Reads a tensor as operand i; 0, perhaps with an exception, if it is not plain. */
+static int
+take_tensor(struct update *u, int i, PyObject *x)
+{
+    const PyArray_Descr *dtype = plain_dtype(u, x);
+    struct la_tensor_memory *m = &u->memory[i];
+    const int stored =
+        dtype == NULL ? -1 : la_operands_stored(&u->c, i, dtype->type_num);
+    if (stored < 0 ||
+        la_tensor_memory_of(u->l.torch, x, PyDataType_ELSIZE(dtype), m) < 0 ||
+        m->data == NULL ||
+        (uintptr_t)m->data % (uintptr_t)PyDataType_ELSIZE(dtype) != 0) {
+        return 0;
+    }
+    u->c.x[i] = (struct la_tensor){m->data, m->axes, m->shape, m->strides, stored};
+    return 1;
+}
+
+/* Reads a tensor or a number; 0 as above. */
+static int
+take(struct update *u, int i, PyObject *x)
+{
+    u->c.object[i] = x;
+    return la_is_number(u->c.g->signature->slots[i].id) ? la_operands_number(&u->c, i)
+                                                        : take_tensor(u, i, x);
+}
+
+/* Chooses the loop by the dtype of the first operand; 0 if there is none. */
+static int
+choose_loop(struct update *u, PyObject *x)
+{
+    const PyArray_Descr *dtype = plain_dtype(u, x);
+    for (int loop = 0; dtype != NULL && loop < LA_NLOOPS; loop++) {
+        u->c.loop = (enum la_loop)loop;
+        if (la_loop_exists(u->c.g, u->c.loop) &&
+            la_loop_type(u->c.g, u->c.loop, 0) == dtype->type_num) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Gives operand i its axes of heads and columns, if it is flat; 0 if it cannot have
- * them, -1 on an error. */
+ * them. */
 static int
 split_heads(struct update *u, int i)
 {
-    if (u->operands[i] == NULL || !is_flat(u, i)) {
+    struct la_tensor_memory *m = &u->memory[i];
+    if (!is_flat(u, i)) {
         return 1;
     }
-    PyArrayObject *x = (PyArrayObject *)u->operands[i];
-    const int last = PyArray_Check(u->operands[i]) ? PyArray_NDIM(x) - 1 : -1;
-    const npy_intp n = size_of_core(u, 'n'), m = size_of_core(u, 'm');
-    npy_intp shape[NPY_MAXDIMS];
-    if (n <= 0 || m <= 0 || last < 0 || last + 2 > NPY_MAXDIMS ||
-        PyArray_DIM(x, last) % m != 0 || PyArray_DIM(x, last) / m != n) {
+    const npy_intp n = size_of_core(u, 'n'), width = size_of_core(u, 'm');
+    const int last = m->axes - 1;
+    if (n <= 0 || width <= 0 || last < 0 || last + 2 > NPY_MAXDIMS ||
+        m->shape[last] % width != 0 || m->shape[last] / width != n) {
         return 0;
     }
-    for (int axis = 0; axis < last; axis++) {
-        shape[axis] = PyArray_DIM(x, axis);
-    }
-    shape[last] = n;
-    shape[last + 1] = m;
-    PyArray_Dims axes = {shape, last + 2};
-    u->operands[i] = PyArray_Newshape(x, &axes, NPY_CORDER);
-    Py_DECREF(x);
-    return u->operands[i] == NULL ? -1 : 1;
+    m->shape[last] = n;
+    m->shape[last + 1] = width;
+    m->strides[last + 1] = m->strides[last];
+    m->strides[last] *= width;
+    u->c.x[i].ndim = ++m->axes;
+    return 1;
 }
 
-/* The tensor of the result: of the dtype of x, whose leading axes it has. */
+/* The tensor of the result: of the dtype of x, whose leading axes it has; NULL, perhaps
+ * with an exception, if the sizes are not plain. */
 static PyObject *
 new_result(const struct update *u, PyObject *x)
 {
-    const struct la_signature *signature = u->signature;
+    static PyObject *name;
+    const struct la_signature *signature = u->c.g->signature;
     const struct la_slot *slot = &signature->slots[signature->nin];
-    PyArrayObject *first = (PyArrayObject *)u->operands[0];
-    const int lead = PyArray_NDIM(first) - signature->slots[0].rank;
+    const int lead = u->c.x[0].ndim - signature->slots[0].rank;
     npy_intp size = 1;
     for (int j = 0; j < slot->rank; j++) {
-        size *= size_of_core(u, slot->dims[j]);
+        const npy_intp found = size_of_core(u, slot->dims[j]);
+        size = found < 0 || size < 0 ? -1 : size * found;
     }
-    PyObject *shape = lead < 0 || size < 0 ? NULL : PyTuple_New(lead + 1);
+    if (name == NULL) {
+        name = PyUnicode_InternFromString("new_empty");
+    }
+    PyObject *shape =
+        lead < 0 || size < 0 || name == NULL ? NULL : PyTuple_New(lead + 1);
     for (int axis = 0; shape != NULL && axis <= lead; axis++) {
-        PyTuple_SetItem(
-            shape, axis,
-            PyLong_FromSsize_t(axis < lead ? PyArray_DIM(first, axis) : size));
+        PyTuple_SetItem(shape, axis,
+                        PyLong_FromSsize_t(axis < lead ? u->c.x[0].shape[axis] : size));
     }
-    PyObject *name = PyUnicode_InternFromString("new_empty");
-    PyObject *result = shape == NULL || name == NULL
-                           ? NULL
-                           : PyObject_CallMethodObjArgs(x, name, shape, NULL);
-    Py_XDECREF(name);
+    PyObject *result =
+        shape == NULL ? NULL : PyObject_CallMethodObjArgs(x, name, shape, NULL);
     Py_XDECREF(shape);
     return result;
 }
 
-/* Lends the members of a tuple as operands from i on; 0 if that is not plain. */
+/* Whether the elements of no state share memory. */
 static int
-lend_operands(struct update *u, struct la_lending *l, PyObject *x, int i)
+are_states_plain(const struct update *u, PyObject *states)
 {
-    for (Py_ssize_t at = 0; at < PyTuple_Size(x); at++, i++) {
-        u->operands[i] = la_lend(l, PyTuple_GetItem(x, at));
-        if (u->operands[i] == NULL) {
-            return 0;
-        }
+    int plain = 1;
+    for (int i = 0; plain && i < PyTuple_Size(states); i++) {
+        const int at = u->c.g->signature->nin + 1 + i;
+        const enum la_dtype dtype = la_loop_kinds[u->c.loop].dtype;
+        const int stored = u->c.x[at].stored;
+        const enum la_type type = stored > 0 ? (enum la_type)(stored - 1) : LA_NATIVE;
+        plain = la_overlaps_itself(&u->c.x[at], la_stored_size(dtype, type)) == 0;
     }
-    return 1;
+    return plain;
 }
 
-/* Lends all operands, and the result, which it makes; 0 if they are not plain. */
+/* Reads all operands, and makes the result; 0, perhaps with an exception, if they are
+ * not plain. */
 static int
-take_operands(struct update *u, struct la_lending *l, PyObject *inputs,
-              PyObject *states, PyObject **result)
+take_operands(struct update *u, PyObject *inputs, PyObject *states, PyObject **result)
 {
-    const int o = u->signature->nin;
-    if (!lend_operands(u, l, inputs, 0) || !lend_operands(u, l, states, o + 1) ||
-        !PyArray_Check(u->operands[0])) {
-        return 0;
+    const int o = u->c.g->signature->nin;
+    PyObject *first = PyTuple_GetItem(inputs, 0);
+    int plain = choose_loop(u, first);
+    for (int i = 0; i < o + u->c.g->signature->nout; i++) {
+        u->c.x[i].ndim = -1;
+        u->c.made[i] = 0;
     }
-    *result = new_result(u, PyTuple_GetItem(inputs, 0));
-    if (*result == NULL || (u->operands[o] = la_lend(l, *result)) == NULL) {
-        return 0;
+    for (int i = 0; plain && i < o; i++) {
+        plain = take(u, i, PyTuple_GetItem(inputs, i));
     }
-    for (int i = 0; i <= o; i++) {
-        if (split_heads(u, i) <= 0) {
-            return 0;
-        }
+    for (int i = 0; plain && i < PyTuple_Size(states); i++) {
+        plain = take(u, o + 1 + i, PyTuple_GetItem(states, i));
     }
-    return 1;
+    *result = plain ? new_result(u, first) : NULL;
+    plain = *result != NULL && take_tensor(u, o, *result);
+    u->c.made[o] = 1;
+    for (int i = 0; plain && i <= o; i++) {
+        plain = split_heads(u, i);
+    }
+    return plain && are_states_plain(u, states) && la_operands_are_disjoint(&u->c);
 }
 
-/* Calls the gufunc, and tells PyTorch of the states that it has written to. */
-static PyObject *
-call(const struct update *u, PyObject *torch, PyObject *states)
+/* Finds the rows of the states, if there are indices; as la_state_rows_take. */
+static int
+take_rows(struct update *u, PyObject *indices)
 {
-    const Py_ssize_t count = 1 + u->signature->nin + u->signature->nout;
-    const long held = la_lend_threads(torch);
+    if (indices == Py_None) {
+        return 1;
+    }
+    PyObject *array = la_lend(&u->l, indices);
+    const int plain = array == NULL ? 0 : la_state_rows_take(&u->rows, array, &u->c);
+    Py_XDECREF(array);
+    return plain;
+}
+
+/* Computes the call, and tells PyTorch of the states that it has written to; as
+ * la_operands_run. */
+static int
+compute(struct update *u, PyObject *states)
+{
+    const long held = la_lend_threads(u->l.torch);
     if (held < 0) {
-        return NULL;
+        return -1;
     }
-    PyObject *found = u->args[0] == Py_None ? la_fast_call(NULL, u->args + 1, count)
-                                            : la_pool_call(NULL, u->args, count + 1);
+    const int status = la_operands_run(&u->c);
     la_pool_hold_threads(held);
-    if (found != NULL && found != Py_NotImplemented) {
-        PyObject *list = PySequence_List(states), *done = NULL;
-        if (list != NULL) {
-            PyObject *written = PyTuple_GetItem(torch, LA_TORCH_WRITTEN);
-            done = PyObject_CallFunctionObjArgs(written, list, NULL);
-        }
-        Py_XDECREF(list);
-        if (done == NULL) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(done);
+    if (status <= 0) {
+        return status;
     }
-    return found;
+    PyObject *list = PySequence_List(states), *done = NULL;
+    if (list != NULL) {
+        PyObject *written = PyTuple_GetItem(u->l.torch, LA_TORCH_WRITTEN);
+        done = PyObject_CallFunctionObjArgs(written, list, NULL);
+    }
+    Py_XDECREF(list);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
 }
 
 PyObject *
@@ -176,33 +247,27 @@ la_tensor_update(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t 
                                          "gufuncs, two tuples and a tensor or None");
         return NULL;
     }
-    struct update u = {.signature = la_gufunc_of(args[GUFUNC])->signature};
-    if (PyTuple_Size(args[INPUTS]) != u.signature->nin ||
-        PyTuple_Size(args[STATES]) != u.signature->nout - 1) {
+    struct update u; /* of which only the used part is set */
+    u.c.g = la_gufunc_of(args[GUFUNC]);
+    u.c.in_place = 0;
+    u.c.rows = u.rows.rows = NULL;
+    u.l.torch = args[TORCH];
+    u.l.seen = u.l.count = 0;
+    u.l.recorded = args[RECORDED] == Py_True;
+    u.l.dtypes = LA_TORCH_DTYPES;
+    if (PyTuple_Size(args[INPUTS]) != u.c.g->signature->nin ||
+        PyTuple_Size(args[STATES]) != u.c.g->signature->nout - 1) {
         Py_RETURN_NOTIMPLEMENTED;
     }
-    struct la_lending l = {.torch = args[TORCH],
-                           .recorded = args[RECORDED] == Py_True,
-                           .dtypes = LA_TORCH_DTYPES};
-    PyObject *result = NULL, *found = NULL;
-    u.operands = &u.args[2];
-    u.args[0] = la_lend(&l, args[INDICES]);
-    u.args[1] = Py_NewRef(args[GUFUNC]);
-    if (u.args[0] == NULL ||
-        !take_operands(&u, &l, args[INPUTS], args[STATES], &result)) {
-        found = la_lend_refuse(&l);
-    }
-    else {
-        found = call(&u, args[TORCH], args[STATES]);
-    }
-    if (found != NULL && found != Py_NotImplemented) {
-        Py_DECREF(found);
-        found = Py_NewRef(result);
+    PyObject *result = NULL;
+    int status = take_operands(&u, args[INPUTS], args[STATES], &result);
+    status = status > 0 ? take_rows(&u, args[INDICES]) : status;
+    status = status > 0 ? compute(&u, args[STATES]) : status;
+    la_state_rows_release(&u.rows);
+    la_lend_release(&u.l);
+    if (status > 0) {
+        return result;
     }
     Py_XDECREF(result);
-    for (size_t i = 0; i < sizeof(u.args) / sizeof(u.args[0]); i++) {
-        Py_XDECREF(u.args[i]);
-    }
-    la_lend_release(&l);
-    return found;
+    return status < 0 ? NULL : la_lend_refuse(&u.l);
 }
