@@ -14,6 +14,7 @@
 
 #include "modes.h"
 #include "os.h"
+#include "shares.h"
 
 static struct {
     la_mutex owner; /* held by the caller of the current job */
@@ -35,25 +36,6 @@ static struct {
 static _Thread_local int is_owner;
 
 static atomic_int delay_ms; /* sleep of workers after each piece */
-
-static _Thread_local struct la_jobs jobs;
-
-struct la_jobs
-la_pool_take_jobs(void)
-{
-    const struct la_jobs taken = jobs;
-    jobs.count = 0;
-    return taken;
-}
-
-static void
-note_job(size_t items, int lanes)
-{
-    if (jobs.count < LA_NOTED_JOBS) {
-        jobs.items[jobs.count] = items;
-        jobs.lanes[jobs.count++] = lanes;
-    }
-}
 
 static _Atomic la_runner runner;
 
@@ -213,11 +195,17 @@ static size_t
 next_item(const struct la_list *list, int lane)
 {
     struct wait wait = {0};
+    if (list->turn == NULL) {
+        const int stops =
+            atomic_load(&pool.stop) || (lane > 0 && atomic_load(&pool.pause));
+        const size_t own = stops ? SIZE_MAX : la_shares_next(lane == 0);
+        atomic_fetch_add_explicit(&pool.next, own != SIZE_MAX, memory_order_relaxed);
+        return own;
+    }
     size_t item = atomic_load(&pool.next);
     while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
            item < list->items) {
-        const enum la_turn turn =
-            list->turn != NULL ? list->turn(list->job, item) : LA_NOW;
+        const enum la_turn turn = list->turn(list->job, item);
         if (turn == LA_NEVER) {
             break;
         }
@@ -387,6 +375,7 @@ la_pool_run(const struct la_list *list, int lanes, int is_brief)
     const la_runner run = runner_of(is_brief);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
+    la_shares_set(list->items, lanes);
     is_owner = 1;
     if (run != NULL) {
         run_lent(run, list, lanes);
@@ -395,7 +384,7 @@ la_pool_run(const struct la_list *list, int lanes, int is_brief)
         run_own(list, lanes);
     }
     is_owner = 0;
-    note_job(atomic_load(&pool.next), lanes);
+    la_pool_note_job(atomic_load(&pool.next), lanes);
     const int stopped = atomic_load(&pool.stop);
     la_mutex_unlock(&pool.owner);
     return stopped;

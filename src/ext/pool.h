@@ -13,7 +13,8 @@ typedef int (*la_work)(void *job, size_t item, int lane);
 enum la_turn { LA_LATER, LA_NOW, LA_NEVER };
 typedef enum la_turn (*la_turns)(void *job, size_t item);
 
-/* Numbered pieces of work.  They begin in order. */
+/* Numbered pieces of work.  They begin in order if they have turns, else as shares.h
+ * has it. */
 struct la_list {
     la_work work;
     la_turns turn; /* NULL: all may begin at once */
@@ -70,6 +71,7 @@ struct la_jobs {
     size_t items[LA_NOTED_JOBS];
 };
 struct la_jobs la_pool_take_jobs(void);
+void la_pool_note_job(size_t items, int lanes);
 
 /* The number of CPUs that this process may use. */
 int la_pool_cpus(void);
