@@ -92,6 +92,15 @@ def tensor_call(
     options: dict[str, Any],
     /,
 ) -> Any: ...
+def tensor_planned(
+    torch: tuple[Any, ...],
+    recorded: bool,
+    plans: list[tuple[Any, ...]],
+    named: dict[str, Any],
+    states: tuple[Any, ...],
+    state_indices: Any,
+    /,
+) -> Any: ...
 def tensor_step(
     torch: tuple[Any, ...],
     step: tuple[Any, ...],

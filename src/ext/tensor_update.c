@@ -173,6 +173,32 @@ are_states_plain(const struct update *u, PyObject *states)
     return plain;
 }
 
+/* Whether an operand of a layer's token is a parameter, which has no leading axes. */
+static int
+is_parameter(enum la_operand id)
+{
+    return id == LA_AT_weight || id == LA_AT_bias || id == LA_AT_A_log ||
+           id == LA_AT_dt_bias || id == LA_AT_norm_weight || id == LA_AT_D;
+}
+
+/* Whether the operands of a layer's token have the axes that their slots ask for, and
+ * no others: its gates may be per channel. */
+static int
+have_own_axes(const struct update *u)
+{
+    const struct la_signature *signature = u->c.g->signature;
+    const int lead = u->c.x[0].ndim - signature->slots[0].rank;
+    int own = 1;
+    for (int i = 1; own && la_operators[signature->op].properties & LA_LAYER_TOKEN &&
+                    i < signature->nin;
+         i++) {
+        const struct la_slot *slot = &signature->slots[i];
+        own = la_is_number(slot->id) ||
+              u->c.x[i].ndim - slot->rank == (is_parameter(slot->id) ? 0 : lead);
+    }
+    return own;
+}
+
 /* Reads all operands, and makes the result; 0, perhaps with an exception, if they are
  * not plain. */
 static int
@@ -197,7 +223,8 @@ take_operands(struct update *u, PyObject *inputs, PyObject *states, PyObject **r
     for (int i = 0; plain && i <= o; i++) {
         plain = split_heads(u, i);
     }
-    return plain && are_states_plain(u, states) && la_operands_are_disjoint(&u->c);
+    return plain && have_own_axes(u) && are_states_plain(u, states) &&
+           la_operands_are_disjoint(&u->c);
 }
 
 /* Finds the rows of the states, if there are indices; as la_state_rows_take. */
@@ -270,4 +297,95 @@ la_tensor_update(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t 
     }
     Py_XDECREF(result);
     return status < 0 ? NULL : la_lend_refuse(&u.l);
+}
+
+/* --- by plans ----------------------------------------------------------------- */
+
+/* The members of a plan: the gufunc, the names of the tensors that it takes, of those
+ * that are left out, and of options, the values of these, and the numbers that they
+ * stand for. */
+enum { GUFUNC, GIVEN, LEFT_OUT, OPTIONS, VALUES, NUMBERS, NPLAN };
+
+/* Whether two options are the same, 1 and True not being so; -1 on an error. */
+static int
+are_same(PyObject *x, PyObject *y)
+{
+    return x == y                     ? 1
+           : x == NULL                ? 0
+           : Py_TYPE(x) == Py_TYPE(y) ? PyObject_RichCompareBool(x, y, Py_EQ)
+                                      : 0;
+}
+
+/* Whether a plan is one for these arguments by name; -1 on an error. */
+static int
+is_for(PyObject *plan, PyObject *named)
+{
+    PyObject *left_out = PyTuple_GetItem(plan, LEFT_OUT),
+             *options = PyTuple_GetItem(plan, OPTIONS),
+             *values = PyTuple_GetItem(plan, VALUES);
+    int found = 1;
+    for (Py_ssize_t i = 0; found && i < PyTuple_Size(left_out); i++) {
+        found = PyDict_GetItem(named, PyTuple_GetItem(left_out, i)) == Py_None;
+    }
+    for (Py_ssize_t i = 0; found > 0 && i < PyTuple_Size(options); i++) {
+        found = are_same(PyDict_GetItem(named, PyTuple_GetItem(options, i)),
+                         PyTuple_GetItem(values, i));
+    }
+    return found;
+}
+
+/* The inputs of the plan's gufunc; NULL with an exception if one is missing. */
+static PyObject *
+planned_inputs(PyObject *plan, PyObject *named)
+{
+    PyObject *given = PyTuple_GetItem(plan, GIVEN),
+             *numbers = PyTuple_GetItem(plan, NUMBERS);
+    const Py_ssize_t tensors = PyTuple_Size(given), more = PyTuple_Size(numbers);
+    PyObject *inputs = PyTuple_New(tensors + more);
+    for (Py_ssize_t i = 0; inputs != NULL && i < tensors + more; i++) {
+        PyObject *x = i < tensors ? PyDict_GetItem(named, PyTuple_GetItem(given, i))
+                                  : PyTuple_GetItem(numbers, i - tensors);
+        PyTuple_SetItem(inputs, i, Py_NewRef(x == NULL ? Py_None : x));
+    }
+    return inputs;
+}
+
+enum { PTORCH, RECORDED, PLANS, NAMED, STATES, INDICES, NPLANNED };
+
+/* The result by one plan; NotImplemented if it is not for these arguments. */
+static PyObject *
+by_plan(PyObject *plan, PyObject *const *args)
+{
+    const int found = PyTuple_Check(plan) && PyTuple_Size(plan) == NPLAN
+                          ? is_for(plan, args[NAMED])
+                          : 0;
+    if (found <= 0) {
+        return found < 0 ? NULL : Py_NewRef(Py_NotImplemented);
+    }
+    PyObject *inputs = planned_inputs(plan, args[NAMED]);
+    PyObject *const update[] = {
+        args[PTORCH], args[RECORDED], PyTuple_GetItem(plan, GUFUNC),
+        inputs,       args[STATES],   args[INDICES]};
+    PyObject *result = inputs == NULL ? NULL : la_tensor_update(NULL, update, NPLANNED);
+    Py_XDECREF(inputs);
+    return result;
+}
+
+PyObject *
+la_tensor_planned(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != NPLANNED || !PyList_Check(args[PLANS]) || !PyDict_Check(args[NAMED])) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple, a bool, a list of plans, a "
+                                         "dict, a tuple and a tensor or None");
+        return NULL;
+    }
+    PyObject *result = Py_NewRef(Py_NotImplemented);
+    for (Py_ssize_t i = 0; result == Py_NotImplemented && i < PyList_Size(args[PLANS]);
+         i++) {
+        PyObject *plan = Py_NewRef(PyList_GetItem(args[PLANS], i));
+        Py_DECREF(result);
+        result = by_plan(plan, args);
+        Py_DECREF(plan);
+    }
+    return result;
 }

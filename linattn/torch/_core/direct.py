@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._linattn import tensor_array, tensor_call, tensor_step, tensor_update
+from ..._linattn import (
+    tensor_array,
+    tensor_call,
+    tensor_planned,
+    tensor_step,
+    tensor_update,
+)
 from ..._states.state_arrays import updated
 from . import private
 from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL, has_bits
@@ -87,6 +93,15 @@ def update(
     return tensor_update(
         _LENT[False], torch.is_grad_enabled(), gufunc, inputs, states, indices
     )  # fmt: skip
+
+
+def planned(
+    plans: list[tuple[Any, ...]], named: dict[str, Any], states: tuple[Any, ...], indices: Any
+) -> Any:
+    """The same by the first plan for these arguments; plans are as in src/ext/tensor_update.h."""
+    if torch.compiler.is_compiling() or private.is_watched():
+        return NotImplemented
+    return tensor_planned(_LENT[False], torch.is_grad_enabled(), plans, named, states, indices)
 
 
 def compute(

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -25,11 +23,12 @@ from ..._states.state_arrays import State
 from ...operators import fused
 from . import option_checks, private
 from .conversions import check, check_in_place, dtype_of, promotion, values, work_dtype
-from .direct import check_memory, direct, update
+from .direct import check_memory, direct, planned
 from .operator import OPERATORS
 from .tensor_pools import ROWS
 
 _FIELDS = "state.conv", "state.s"  #: names in messages
+_MOST_OPTIONS = 16  #: plans of other options for the same sizes
 
 
 def by_heads(
@@ -50,14 +49,6 @@ def by_heads(
     return f.lent(run, f.defaults | dict(zip(f.first, operands, strict=True)) | options, state)
 
 
-class _Plan(NamedTuple):
-    """What follows from the axes and options of a call that updates its state."""
-
-    gufunc: np.ufunc
-    inputs: Callable[[dict[str, Any]], tuple[Any, ...]]  #: the operands that are given
-    numbers: tuple[float, ...]
-
-
 class Step:
     """A fused step of tensors."""
 
@@ -72,11 +63,11 @@ class Step:
         self.defaults = {
             x.name: x.default for x in takes if x.name in known and x.default is not x.empty
         }
-        self._plans: dict[Any, _Plan] = {}
-        self._options_of = itemgetter(*numpy.options)
-        self._optional_of = itemgetter(*[x.name for x in numpy.operands if x.optional])
-        #: Tokens whose numbers of axes say whether gates are per channel.
-        self._compared = ("a", "b") if any(x.channels for x in numpy.operands) else ()
+        #: Plans of calls that update a state (src/ext/tensor_update.h), by what the arguments do
+        #: not tell: the sizes of the state, if numbers have to fit them.
+        self._plans: dict[Any, list[tuple[Any, ...]]] = {}
+        self._noted: set[Any] = set()  #: what they are for
+        self._by_sizes = "norm_groups" in numpy.options
         #: Those that are given by place.
         self.first = [x.name for x in takes if x.kind is x.POSITIONAL_OR_KEYWORD][:-1]
 
@@ -87,46 +78,46 @@ class Step:
         """The step, with operands and options by name in place of `Fused.step`'s."""
         given = options
         given.update(zip(self.first, operands, strict=True))
-        if state_indices is None and in_place is not True:
+        updates = in_place is True or state_indices is not None
+        if not (updates and isinstance(state, tuple) and len(state) == 2):
             return self._step(given, state, in_place, state_indices)
-        key = self._key(given, state)
-        plan = self._plans.get(key)
-        if plan is not None:
-            inputs = *plan.inputs(given), *plan.numbers
+        plans = self._plans_of(state)
+        if plans:
             states = state[1:] if state[0] is None else state[::-1]
-            o = update(plan.gufunc, inputs, states, state_indices)
+            o = planned(plans, given, states, state_indices)
             if o is not NotImplemented:
-                return o, FusedState(*state)
+                return o, state if type(state) is FusedState else FusedState(*state)
         result = self._step(given, state, in_place, state_indices)
-        if plan is None and key is not None:
-            self._note(key, given, state)
+        self._note(given, state)
         return result
 
-    def _key(self, given: dict[str, Any], state: Any) -> Any:
-        """What a plan follows from; None if there is none."""
-        if not (isinstance(state, tuple) and len(state) == 2):
-            return None
-        options = self._options_of(given)
-        try:
-            axes = [given[x].ndim for x in self._compared]
-            left_out = [x is None for x in self._optional_of(given)]
-            shape = state[1].shape if "norm_groups" in given else None
-            key = options, *map(type, options), *left_out, *axes, shape
-            hash(key)
-        except (AttributeError, TypeError):
-            return None
-        return key
+    def _plans_of(self, state: Any) -> list[tuple[Any, ...]]:
+        sizes = state[1].shape if self._by_sizes and isinstance(state[1], Tensor) else None
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+            self._noted.clear()
+        return self._plans.setdefault(sizes, [])
 
-    def _note(self, key: Any, given: dict[str, Any], state: Any) -> None:
+    def _note(self, given: dict[str, Any], state: Any) -> None:
         """Keep the plan of a call that PyTorch need not see."""
         if torch.compiler.is_compiling() or private.is_watched():
             return
+        plans, options = self._plans_of(state), self.numpy.options
+        there = tuple([x for x in self.operands if given[x] is not None])
+        values = tuple([given[x] for x in options])
+        axes = [given[x].ndim for x in there]
+        noted = id(plans), there, *axes, *map(repr, values)
+        if noted in self._noted:  # and was not enough: operands need a conversion
+            return
         shapes = {x: _shape(y) for x, y in given.items()}
-        plan = self.numpy.checked(FusedState(*map(_shape, state)), shapes, pooled=True).plan
-        inputs = itemgetter(*[x for x in self.operands if given[x] is not None])
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[key] = _Plan(internal_ufuncs[f"_{plan.gufunc}"], inputs, plan.numbers)
+        checked = self.numpy.checked(FusedState(*map(_shape, state)), shapes, pooled=True).plan
+        left_out = tuple(x for x in self.operands if x not in there)
+        gufunc = internal_ufuncs[f"_{checked.gufunc}"]
+        if len(plans) >= _MOST_OPTIONS:
+            plans.clear()
+            self._noted.clear()
+        self._noted.add(noted)
+        plans.append((gufunc, there, left_out, options, values, checked.numbers))
 
     def _step(
         self, given: dict[str, Any], state: Any, in_place: Any, indices: Any
