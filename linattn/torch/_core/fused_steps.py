@@ -92,7 +92,7 @@ class Step:
         return result
 
     def _plans_of(self, state: Any) -> list[tuple[Any, ...]]:
-        sizes = state[1].shape if self._by_sizes and isinstance(state[1], Tensor) else None
+        sizes = state[1].shape[-3:] if self._by_sizes and isinstance(state[1], Tensor) else None
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
             self._noted.clear()
