@@ -333,19 +333,15 @@ run_lent(la_runner run, const struct la_list *list, int lanes)
 int
 la_pool_lends(void)
 {
-    return la_pool_has_runner() && atomic_load(&not_lent) == 0;
+    return la_pool_has_runner() &&
+           (atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1);
 }
 
 /* The runner, if it may run a job. */
 static la_runner
 runner_of(int is_brief)
 {
-    if (!is_brief || !la_pool_has_runner()) {
-        return NULL;
-    }
-    return atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1
-               ? atomic_load(&runner)
-               : NULL;
+    return is_brief && la_pool_lends() ? atomic_load(&runner) : NULL;
 }
 
 static void
