@@ -173,7 +173,7 @@ are_states_plain(const struct update *u, PyObject *states)
     return plain;
 }
 
-/* Whether an operand of a layer's token is a parameter, which has no leading axes. */
+/* Whether an operand is a parameter, which has no leading axes. */
 static int
 is_parameter(enum la_operand id)
 {
@@ -181,17 +181,15 @@ is_parameter(enum la_operand id)
            id == LA_AT_dt_bias || id == LA_AT_norm_weight || id == LA_AT_D;
 }
 
-/* Whether the operands of a layer's token have the axes that their slots ask for, and
- * no others: its gates may be per channel. */
+/* Whether the operands have the axes that their slots ask for, and no others: gates may
+ * be per channel; and the state has the inputs that filters reach. */
 static int
 have_own_axes(const struct update *u)
 {
     const struct la_signature *signature = u->c.g->signature;
     const int lead = u->c.x[0].ndim - signature->slots[0].rank;
-    int own = 1;
-    for (int i = 1; own && la_operators[signature->op].properties & LA_LAYER_TOKEN &&
-                    i < signature->nin;
-         i++) {
+    int own = size_of_core(u, 'f') - 1 <= size_of_core(u, 'd');
+    for (int i = 1; own && i < signature->nin; i++) {
         const struct la_slot *slot = &signature->slots[i];
         own = la_is_number(slot->id) ||
               u->c.x[i].ndim - slot->rank == (is_parameter(slot->id) ? 0 : lead);

@@ -7,7 +7,8 @@
 
 /* tensor_update(torch, recorded, gufunc, inputs, states, state_indices): the result of
  * a step, of the dtype of the first input, whose leading axes it has.  The states are
- * updated, or their rows if the indices are not None.  Inputs are tensors and numbers.
+ * updated, or their rows if the indices are not None.  Inputs are tensors and numbers;
+ * parameters have no leading axes, and filters reach no further than a state.
  * NotImplemented, with nothing written, if PyTorch has to see the call (tensor_call.h),
  * or if anything needs a conversion or is wrong. */
 PyObject *la_tensor_update(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

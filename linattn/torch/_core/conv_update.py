@@ -20,11 +20,9 @@ def step(
     activation: Any = None,
 ) -> Any:  # fmt: skip
     """The operator's step, in one call as well if it updates its state."""
-    if in_place is True or state_indices is not None:
-        x, weight, bias = operands
-        o = NotImplemented
-        if _inputs_beside(state, weight) == 0:
-            o = _updated(x, state, weight, bias, activation, state_indices)
+    x, weight, bias = operands
+    if (in_place is True or state_indices is not None) and _fit(state, weight):
+        o = moved_on(x, state, weight, bias, activation, state_indices)
         if o is not NotImplemented:
             return o, state
     return OPERATORS["causal_conv1d"].step(
@@ -42,26 +40,16 @@ def moved_on(
     ``rows`` are those of the state that belong to the batch.  NotImplemented, with nothing written,
     if PyTorch has to see the call, if tensors need a conversion, or if anything is wrong with it.
     """
-    if _inputs_beside(state, weight) < 0 or state.ndim != 3:
-        return NotImplemented
-    return _updated(x, state, weight, bias, activation, rows)
-
-
-def _updated(
-    x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, rows: Any
-) -> Any:
-    """The same with a state that has all inputs that the filters reach; else C notices."""
-    silu = _SILU.get(activation) if isinstance(activation, str | None) else None
+    silu = _SILU.get(activation) if activation is None or type(activation) is str else None
     if silu is None:
         return NotImplemented
     inputs = (x, weight, silu) if bias is None else (x, weight, bias, silu)
     return update(internal_ufuncs[_GUFUNCS[bias is not None]], inputs, (state,), rows)
 
 
-def _inputs_beside(state: Any, weight: Any) -> int:
-    """How many inputs the state has that the filters do not reach; negative if it lacks some."""
-    if not isinstance(state, Tensor) or not isinstance(weight, Tensor):
-        return -1
-    if weight.ndim != 2 or state.ndim < 2:
-        return -1
-    return state.shape[-1] - weight.shape[1] + 1
+def _fit(state: Any, weight: Any) -> bool:
+    """Whether the state has as many inputs as the filters reach; what else is wrong, C notices."""
+    try:
+        return bool(state.size(-1) == weight.size(-1) - 1)
+    except (AttributeError, IndexError, TypeError):
+        return False
