@@ -41,6 +41,11 @@ struct la_tensor_memory {
 int la_tensor_memory_of(PyObject *torch, PyObject *x, npy_intp itemsize,
                         struct la_tensor_memory *m);
 
+/* A new tensor of that shape, of the dtype of another, without values; NULL with an
+ * exception if there is no memory. */
+PyObject *la_tensor_new(PyObject *torch, PyObject *like, const npy_intp *shape,
+                        int axes);
+
 /* A writeable array of the memory of x, of that dtype, which keeps x alive; a TypeError
  * if x is not on the CPU. */
 PyObject *la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype);

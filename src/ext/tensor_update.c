@@ -134,7 +134,7 @@ split_heads(struct update *u, int i)
 static PyObject *
 new_result(const struct update *u, PyObject *x)
 {
-    static PyObject *name;
+    npy_intp shape[NPY_MAXDIMS];
     const struct la_signature *signature = u->c.g->signature;
     const struct la_slot *slot = &signature->slots[signature->nin];
     const int lead = u->c.x[0].ndim - signature->slots[0].rank;
@@ -143,19 +143,14 @@ new_result(const struct update *u, PyObject *x)
         const npy_intp found = size_of_core(u, slot->dims[j]);
         size = found < 0 || size < 0 ? -1 : size * found;
     }
-    if (name == NULL) {
-        name = PyUnicode_InternFromString("new_empty");
+    if (lead < 0 || size < 0) {
+        return NULL;
     }
-    PyObject *shape =
-        lead < 0 || size < 0 || name == NULL ? NULL : PyTuple_New(lead + 1);
-    for (int axis = 0; shape != NULL && axis <= lead; axis++) {
-        PyTuple_SetItem(shape, axis,
-                        PyLong_FromSsize_t(axis < lead ? u->c.x[0].shape[axis] : size));
+    for (int axis = 0; axis < lead; axis++) {
+        shape[axis] = u->c.x[0].shape[axis];
     }
-    PyObject *result =
-        shape == NULL ? NULL : PyObject_CallMethodObjArgs(x, name, shape, NULL);
-    Py_XDECREF(shape);
-    return result;
+    shape[lead] = size;
+    return la_tensor_new(u->l.torch, x, shape, lead + 1);
 }
 
 /* Whether the elements of no state share memory. */

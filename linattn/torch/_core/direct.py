@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from ..._linattn import (
     tensor_array,
@@ -47,7 +46,7 @@ def _view(x: np.ndarray[Any, Any]) -> Tensor:
 _ALL = DTYPES | COMPLEX
 _REAL = {x: y for x, y in DTYPES.items() if x in REAL}
 _CLASSES = PLAIN, getattr(Tensor, "__dlpack_c_exchange_api__", None)
-_PYTORCH = increment_version, torch.get_num_threads
+_PYTORCH = private.increment_version, torch.get_num_threads
 #: What tensors are to the C code, by whether operands may be complex.
 _LENT = {
     complex_too: (

@@ -15,10 +15,18 @@ _C = torch._C
 
 #: Whether any of the arguments requires a gradient; a loop in Python takes 1 us more.
 any_requires_grad = _C._any_requires_grad
+#: Of a list of tensors; torch.autograd.graph's takes 0.2 us more to look at its argument.
+increment_version = _C._increment_version
 #: Of a wrapped tensor: the numbers are elsewhere.  torch.func has no question for it.
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 #: Whether torch.func transforms this call.
 is_transformed = _C._are_functorch_transforms_active
+
+_dispatch_modes, _tracing_state = _C._len_torch_dispatch_stack, _C._get_tracing_state
+_is_profiler_enabled, _is_autocast_enabled = (
+    _C._autograd._profiler_enabled,
+    torch.is_autocast_enabled,
+)
 
 
 def is_watched() -> bool:
@@ -30,10 +38,10 @@ def is_watched() -> bool:
     return bool(
         forward_ad._current_level >= 0
         or is_transformed()
-        or _C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cpu")
-        or _C._get_tracing_state()
-        or _C._autograd._profiler_enabled()
+        or _dispatch_modes()
+        or _is_autocast_enabled("cpu")
+        or _tracing_state()
+        or _is_profiler_enabled()
     )
 
 
