@@ -22,12 +22,6 @@ is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 #: Whether torch.func transforms this call.
 is_transformed = _C._are_functorch_transforms_active
 
-_dispatch_modes, _tracing_state = _C._len_torch_dispatch_stack, _C._get_tracing_state
-_is_profiler_enabled, _is_autocast_enabled = (
-    _C._autograd._profiler_enabled,
-    torch.is_autocast_enabled,
-)
-
 
 def is_watched() -> bool:
     """Whether a feature of PyTorch but autograd, or torch.compile, has to see every operator.
@@ -38,10 +32,10 @@ def is_watched() -> bool:
     return bool(
         forward_ad._current_level >= 0
         or is_transformed()
-        or _dispatch_modes()
-        or _is_autocast_enabled("cpu")
-        or _tracing_state()
-        or _is_profiler_enabled()
+        or _C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled("cpu")
+        or _C._get_tracing_state()
+        or _C._autograd._profiler_enabled()
     )
 
 
