@@ -42,8 +42,8 @@ typedef void (*la_runner)(void (*work)(void *), void *arg, unsigned threads,
 void la_pool_set_runner(la_runner runner);
 int la_pool_has_runner(void);
 
-/* Whether a brief job runs on its threads.  Those that ask count as the jobs that do not
- * while threads come late. */
+/* Whether a brief job runs on its threads.  Those that ask count as the jobs that do
+ * not while threads come late. */
 int la_pool_lends(void);
 
 /* The number of threads that a call may use. */

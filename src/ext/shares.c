@@ -8,7 +8,7 @@
 
 enum { MOST_RANGES = 64 };
 
-/* A range of pieces, of which [next, end) have not begun, on a cache line of its own. */
+/* A range of pieces, of which [next, end) have not begun, on a line of the cache. */
 static struct {
     _Alignas(LA_LINE) atomic_size_t next;
     size_t end;
