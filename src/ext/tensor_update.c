@@ -201,7 +201,7 @@ take_operands(struct update *u, PyObject *inputs, PyObject *states, PyObject **r
     PyObject *first = PyTuple_GetItem(inputs, 0);
     int plain = choose_loop(u, first);
     for (int i = 0; i < o + u->c.g->signature->nout; i++) {
-        u->c.x[i].ndim = -1;
+        u->c.x[i] = (struct la_tensor){.ndim = -1};
         u->c.made[i] = 0;
     }
     for (int i = 0; plain && i < o; i++) {
