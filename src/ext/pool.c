@@ -302,8 +302,9 @@ struct lent {
 };
 
 /* The pool waits only for the threads that came to a job, the runner for all.  If they
- * come late, since other programs need the CPUs, the next jobs are the pool's. */
-enum { LATE_US = 200, JOBS_AFTER_LATE = 1000 };
+ * come late, since other programs need the CPUs, the next jobs are the pool's.  A short
+ * job takes less than SOON_US by itself. */
+enum { LATE_US = 200, SOON_US = 40, JOBS_AFTER_LATE = 1000 };
 
 static atomic_int not_lent; /* the next jobs, as threads came late */
 
@@ -320,12 +321,12 @@ lend(void *arg)
 }
 
 static void
-run_lent(la_runner run, const struct la_list *list, int lanes)
+run_lent(la_runner run, const struct la_list *list, int lanes, enum la_length length)
 {
     struct lent x = {.list = list, .next_lane = 1};
     atomic_store(&pool.spins, lanes <= pool.cpus);
     run(lend, &x, (unsigned)lanes, 0);
-    if (la_clock_us() - x.done > LATE_US) {
+    if (la_clock_us() - x.done > (length == LA_SHORT ? SOON_US : LATE_US)) {
         atomic_store(&not_lent, JOBS_AFTER_LATE);
     }
 }
@@ -339,9 +340,9 @@ la_pool_lends(void)
 
 /* The runner, if it may run a job. */
 static la_runner
-runner_of(int is_brief)
+runner_of(enum la_length length)
 {
-    return is_brief && la_pool_lends() ? atomic_load(&runner) : NULL;
+    return length != LA_LONG && la_pool_lends() ? atomic_load(&runner) : NULL;
 }
 
 static void
@@ -363,18 +364,18 @@ run_own(const struct la_list *list, int lanes)
 }
 
 int
-la_pool_run(const struct la_list *list, int lanes, int is_brief)
+la_pool_run(const struct la_list *list, int lanes, enum la_length length)
 {
     if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
         return run_alone(list);
     }
-    const la_runner run = runner_of(is_brief);
+    const la_runner run = runner_of(length);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
     la_shares_set(list->items, lanes);
     is_owner = 1;
     if (run != NULL) {
-        run_lent(run, list, lanes);
+        run_lent(run, list, lanes, length);
     }
     else {
         run_own(list, lanes);

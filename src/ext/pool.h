@@ -28,8 +28,9 @@ struct la_list {
  * any piece returned nonzero.  While the caller waits for the others, it calls
  * idle(job) every few milliseconds.  If the pool is busy with another caller's job, the
  * caller runs everything itself.  A brief job runs on the runner's threads, if there is
- * a runner. */
-int la_pool_run(const struct la_list *list, int lanes, int is_brief);
+ * a runner, and one that is shorter yet unless they kept such a job waiting. */
+enum la_length { LA_LONG, LA_BRIEF, LA_SHORT };
+int la_pool_run(const struct la_list *list, int lanes, enum la_length length);
 
 /* Runs work(arg) on that many threads, the caller among them, and returns when all are
  * done.  It is OpenMP's GOMP_parallel, whose threads may still be awake, on the CPUs
