@@ -35,14 +35,19 @@ class VLLM(Engine):
     name, packages = "vLLM", ("vllm", "torch")
 
     @staticmethod
-    def ops() -> Any:
+    def op(name: str) -> Any:
         importlib.import_module("vllm._C")
-        return importlib.import_module("torch").ops._C
+        try:
+            return getattr(importlib.import_module("torch").ops._C, name).default
+        except AttributeError:
+            raise ImportError(f"this version of vLLM has no {name}") from None
 
     @classmethod
     def gated_delta(cls, x: Operands, s: Tensor) -> Call:
-        run, pool = cls.ops().chunk_gated_delta_rule_cpu, s.clone()
+        run, pool = cls.op("chunk_gated_delta_rule_cpu"), s.clone()
         packed, rows = cls.ints(0, x["q"].shape[1]), cls.ints(0)
+        if all(y.name != "initial_state_indices" for y in run._schema.arguments):  # before 0.32
+            return lambda: run(*x.values(), s, True, packed, False, False)[0]
 
         def call() -> Tensor:
             pool.copy_(s)  # to which the last state was written

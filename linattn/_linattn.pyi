@@ -92,10 +92,28 @@ def tensor_call(
     options: dict[str, Any],
     /,
 ) -> Any: ...
+def tensor_planned(
+    torch: tuple[Any, ...],
+    recorded: bool,
+    plans: list[tuple[Any, ...]],
+    named: dict[str, Any],
+    states: tuple[Any, ...],
+    state_indices: Any,
+    /,
+) -> Any: ...
 def tensor_step(
     torch: tuple[Any, ...],
     step: tuple[Any, ...],
     in_place: bool,
     arguments: tuple[Any, ...],
+    /,
+) -> Any: ...
+def tensor_update(
+    torch: tuple[Any, ...],
+    recorded: bool,
+    gufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    states: tuple[Any, ...],
+    state_indices: Any,
     /,
 ) -> Any: ...

@@ -8,10 +8,13 @@ writes to memory of its own: beside it linattn's step works in place.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from engines import GGML, MLX, VLLM, Engine, ExecuTorch, Zentorch
+from report import CORES
 
 import linattn
 from linattn._cli.bench import onnx
@@ -103,7 +106,7 @@ def mamba2(engine: type[Engine], dtype: str, n: int, heads: int, width: int, r: 
         return case(ours, operands | {"s": s}, theirs, half=False)
     operands |= {"dt": draw.torch.nn.functional.softplus(dt), "D": draw.wide(heads)}
     given = [y.squeeze(0) if y.ndim > 1 else y for y in operands.values()]
-    run, packed = VLLM.ops().mamba_chunk_scan_fwd_cpu, VLLM.ints(0, n)
+    run, packed = VLLM.op("mamba_chunk_scan_fwd_cpu"), VLLM.ints(0, n)
     out, state = x[0].clone(), s.clone()
 
     def theirs() -> Tensor:
@@ -135,55 +138,81 @@ def selective(n: int, m: int, r: int) -> Calls:
 
 def convolution(n: int, c: int, width: int) -> Calls:
     """vLLM's short convolution with silu: (tokens, channels) in memory."""
-    draw, ops = Draw("bfloat16"), VLLM.ops()
+    draw, run = Draw("bfloat16"), VLLM.op("causal_conv1d_fwd_cpu")
     operands = {"x": draw(n, c), "weight": draw(c, width), "bias": draw(c)}
+    packed = VLLM.op("causal_conv1d_weight_pack")(operands["weight"])
     given = (
-        operands["x"].t(), ops.causal_conv1d_weight_pack(operands["weight"]), operands["bias"],
+        operands["x"].t(), packed, operands["bias"],
         draw(1, width - 1, c).zero_().transpose(1, 2), VLLM.ints(0, n), VLLM.ints(0),
         draw.torch.tensor([False]), True, -1, True,
     )  # fmt: skip
     ours = partial(draw.module.causal_conv1d, activation="silu")
-    return case(ours, operands, lambda: ops.causal_conv1d_fwd_cpu(*given).t())
+    return case(ours, operands, lambda: run(*given).t())
 
 
-# One token of each of some sequences, whose states are rows of a pool.
+# One token of each of some sequences.  vLLM's states are rows of a pool; linattn's are such rows
+# (`pooled`), or arrays of the batch.
 
 
-def step(rows: int, heads: int, d: int) -> Calls:
+def step(pooled: bool, rows: int, heads: int, d: int) -> Calls:
     """vLLM's decode step from raw gates, q and k not yet normalised."""
     draw = Draw("bfloat16")
     x, a, b = draw(rows, 3 * heads * d), draw(rows, heads), draw(rows, heads)
     q, k, v = x.view(1, rows, 3, heads, d).unbind(2)
     A_log, dt_bias, pool = draw.wide(heads), draw(heads), draw.wide(rows + UNUSED, heads, d, d)
     at = VLLM.ints(*range(UNUSED, UNUSED + rows))
+    place = {"state_indices": at} if pooled else {"in_place": True}
 
     def ours(pool: Tensor, **x: Tensor) -> Tensor:
-        given = {"scale": d**-0.5, "state_indices": at, "state": linattn.FusedState(None, pool)}
+        given = {"scale": d**-0.5, "state": linattn.FusedState(None, pool)} | place
         return draw.module.fused_gated_delta_step(**x, **given)[0]
 
     theirs = partial(
-        VLLM.ops().fused_sigmoid_gating_delta_rule_update_cpu, A_log, dt_bias, q, k, v, a, b,
+        VLLM.op("fused_sigmoid_gating_delta_rule_update_cpu"), A_log, dt_bias, q, k, v, a, b,
         pool.clone(), at, VLLM.ints(*range(rows + 1)), True,
     )  # fmt: skip
-    operands = {"x": x, "a": a, "b": b, "A_log": A_log, "dt_bias": dt_bias.float(), "pool": pool}
+    state = pool if pooled else pool[UNUSED:].clone()
+    operands = {"x": x, "a": a, "b": b, "A_log": A_log, "dt_bias": dt_bias.float(), "pool": state}
     return case(ours, operands, lambda: theirs()[:, 0].flatten(1))
 
 
-def convolution_step(rows: int, c: int, width: int) -> Calls:
-    """vLLM's update of the last inputs, (sequences, width - 1, channels) in memory."""
-    draw, ops = Draw("bfloat16"), VLLM.ops()
-    x, weight, bias = draw(rows, c), draw(c, width), draw(c)
-    pool = draw(rows, width - 1, c).transpose(1, 2)
+def fla_step(rows: int, heads: int, d: int) -> Calls:
+    """The same by the name of fla's function, into a new state."""
+    draw = Draw("bfloat16")
+    q, k, v = (draw(rows, 1, heads, d) for _ in range(3))
+    a, b, s = draw(rows, 1, heads), draw(rows, 1, heads), draw.wide(rows, heads, d, d)
+    A_log, dt_bias = draw.wide(heads), draw(heads)
+    operands = {"q": q, "k": k, "v": v, "g": a, "beta": b, "A_log": A_log, "initial_state": s}
+    flags = ("qk_l2norm", "gate", "beta_sigmoid")
+    given = {f"use_{x}_in_kernel": True for x in flags} | {"output_final_state": True}
+    run = importlib.import_module("linattn.torch.fla").fused_recurrent_gated_delta_rule
+    theirs = partial(
+        VLLM.op("fused_sigmoid_gating_delta_rule_update_cpu"), A_log, dt_bias,
+        *(y.transpose(0, 1) for y in (q, k, v)), a[:, 0], b[:, 0], s.clone(),
+        VLLM.ints(*range(rows)), VLLM.ints(*range(rows + 1)), True,
+    )  # fmt: skip
+    return case(lambda **x: run(**x, **given)[0], operands | {"dt_bias": dt_bias.float()}, theirs)
 
-    def ours(**x: Tensor) -> Tensor:
-        return draw.module.causal_conv1d_step(**x, activation="silu", in_place=True)[0]
+
+def convolution_step(pooled: bool, rows: int, c: int, width: int) -> Calls:
+    """vLLM's update of the last inputs, (sequences, width - 1, channels) in memory, as here."""
+    draw, run = Draw("bfloat16"), VLLM.op("causal_conv1d_update_cpu")
+    x, weight, bias = draw(rows, c), draw(c, width), draw(c)
+    pool, at = draw(rows, width - 1, c).transpose(1, 2), VLLM.ints(*range(rows))
+    update = importlib.import_module("linattn.torch.causal_conv1d").causal_conv1d_update
+
+    def ours(state: Tensor, **x: Tensor) -> Tensor:
+        if pooled:
+            return update(**x, conv_state=state, activation="silu", conv_state_indices=at)
+        given = {"state": state, "activation": "silu", "in_place": True}
+        return draw.module.causal_conv1d_step(**x, **given)[0]
 
     theirs = partial(
-        ops.causal_conv1d_update_cpu, x, pool, ops.causal_conv1d_weight_pack(weight), bias, True,
-        None, VLLM.ints(*range(rows)), -1, True,
+        run, x, pool.clone(), VLLM.op("causal_conv1d_weight_pack")(weight), bias, True, None, at,
+        -1, True,
     )  # fmt: skip
-    state = pool.float().contiguous()  # linattn's states are float32
-    return case(ours, {"x": x, "weight": weight, "state": state, "bias": bias}, theirs)
+    by_tap = weight.t().contiguous().t()
+    return case(ours, {"x": x, "weight": by_tap, "state": pool, "bias": bias}, theirs)
 
 
 #: Engine, operator, dtype, whether gates are per channel; and the steps among them.
@@ -204,7 +233,15 @@ def what(name: str, dtype: str, channels: bool, n: int, heads: int, d: int) -> s
     return f"{name}{' by channel' * channels}, {dtype}, {tokens}, {many}"
 
 
-ROWS = [
+def with_all_threads(rows: list[Row]) -> Iterator[Row]:
+    """vLLM's rows a second time, with a thread for each processor."""
+    for row in rows:
+        yield row
+        if VLLM in row.peers and CORES > 1:
+            yield replace(row, threads=CORES)
+
+
+ROWS = [*with_all_threads([
     *(Row(f"{what(*rule, *sizes)} / {engine.name}", partial(recurrence, engine, *rule), sizes,
           [engine], tiny=(min(128, sizes[0]), 2, 64))
       for rules, sizes in ((RULES, (2048, 16, 64)), (RULES, (2048, 16, 128)), (STEPS, (1, 32, 128)))
@@ -221,8 +258,14 @@ ROWS = [
         (2048, 1536, 16), [GGML], tiny=(64, 32, 16)),
     Row("causal_conv1d with silu, bfloat16, 2,048 tokens of 4,096 channels / vLLM", convolution,
         (2048, 4096, 4), [VLLM], tiny=(64, 64, 4)),
-    *(Row(f"gated_delta_step from raw gates, bfloat16, {rows} x 32 heads of {d}, pool / vLLM",
-          step, (rows, 32, d), [VLLM], tiny=(2, 2, 64)) for rows in (1, 8) for d in (64, 128)),
-    *(Row(f"causal_conv1d_step with silu, bfloat16, {rows} x 4,096 channels / vLLM",
-          convolution_step, (rows, 4096, 4), [VLLM], tiny=(2, 64, 4)) for rows in (1, 8)),
-]  # fmt: skip
+    *(Row(f"gated_delta_step from raw gates, bfloat16, {rows} x 32 heads of {d}, {place} / vLLM",
+          partial(step, place == "pool"), (rows, 32, d), [VLLM], tiny=(2, 2, 64))
+      for d, counts in ((64, (1, 8)), (128, (1, 8, 32))) for rows in counts
+      for place in ("pool", "in place")),
+    *(Row(f"fused_recurrent_gated_delta_rule, bfloat16, {rows} x 32 heads of 128, new state / vLLM",
+          fla_step, (rows, 32, 128), [VLLM], tiny=(2, 2, 64)) for rows in (1, 8, 32)),
+    *(Row(f"{name} with silu, bfloat16, {rows} x 4,096 channels / vLLM",
+          partial(convolution_step, pooled), (rows, 4096, 4), [VLLM], tiny=(2, 64, 4))
+      for rows in (1, 8, 32)
+      for pooled, name in ((False, "causal_conv1d_step"), (True, "causal_conv1d_update"))),
+])]  # fmt: skip

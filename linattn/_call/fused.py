@@ -18,7 +18,7 @@ from .fused_checks import Checks, Plan, Row
 if TYPE_CHECKING:
     from .._types import Array
 
-_MOST_PLANS = 256
+MOST_PLANS = 256
 
 
 class FusedState(NamedTuple):
@@ -84,7 +84,7 @@ class Fused(Row):
             plan = checks.plan(pooled=pooled)
             plain = all([y is None or type(y) is np.ndarray for y in arrays])
             if key is not None and plain:
-                if len(self._plans) >= _MOST_PLANS:
+                if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
             arrays = tuple([checks.arrays.get(x.name) for x in self.operands])

@@ -12,7 +12,7 @@ import linattn
 
 from .._bridges.bridge import made, recurrences
 from .._bridges.rows import TORCH
-from ._core import fused_steps
+from ._core import conv_update, fused_steps
 from ._core.descriptions import OTHERS
 from ._core.initial_states import initial_state as _initial_state
 from ._core.operator import OPERATORS
@@ -74,7 +74,7 @@ def _others() -> Iterator[Any]:
 _functions = recurrences(
     TORCH,
     forward=lambda r: OPERATORS[r.name].forward,
-    step=lambda r: OPERATORS[r.name].step,
+    step=lambda r: conv_update.step if r.name == "causal_conv1d" else OPERATORS[r.name].step,
 ) | {f.__name__: f for f in _others()}
 globals().update(_functions)
 __all__ = [*_functions]

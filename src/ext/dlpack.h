@@ -22,10 +22,19 @@ struct la_dl_tensor {
     uint64_t byte_offset;
 };
 
+struct la_dl_owned; /* a tensor, and how to free it */
+
 struct la_dl_exchange {
     uint32_t major, minor;
     const struct la_dl_exchange *before;
-    void (*unused[3])(void); /* to allocate tensors, and to own their memory */
+    /* A new tensor of the shape, dtype and device of another: 0; or, after a call of
+     * `fail`, another number. */
+    int (*allocate)(const struct la_dl_tensor *like, struct la_dl_owned **tensor,
+                    void *context,
+                    void (*fail)(void *context, const char *kind, const char *message));
+    void (*unused)(void);
+    /* An object of a tensor, which it takes over: 0, or -1 with an exception. */
+    int (*wrap)(struct la_dl_owned *tensor, void **object);
     /* Describes a tensor, while that is not used: 0, or -1 with an exception. */
     int (*describe)(void *x, struct la_dl_tensor *tensor);
 };

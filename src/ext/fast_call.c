@@ -42,9 +42,8 @@ choose_loop(struct la_operands *c)
     return 0;
 }
 
-/* Reads a Python float as a number for the kernel, or as an array without core axes. */
-static int
-take_number(struct la_operands *c, int i)
+int
+la_operands_number(struct la_operands *c, int i)
 {
     const enum la_dtype dtype = la_loop_kinds[c->loop].dtype;
     if (!PyFloat_CheckExact(c->object[i])) {
@@ -83,35 +82,34 @@ take_omitted(struct la_operands *c, int i)
     return 1;
 }
 
-/* How a field of the state is stored (struct la_tensor) that has 16 bits, if the call
- * may have such states; else 0. */
-static int
-stored_in_half(const struct la_operands *c, int i)
+int
+la_operands_stored(const struct la_operands *c, int i, int type)
 {
     const struct la_signature *signature = c->g->signature;
+    if (type == la_loop_type(c->g, c->loop, i)) {
+        return 0;
+    }
     if (!(la_operators[signature->op].properties & LA_HALF_STATES) ||
         la_loop_kinds[c->loop].dtype != LA_F32 ||
         !la_is_state(signature->slots[i].id)) {
-        return 0;
+        return -1;
     }
-    if (is_plain(c->object[i], NPY_HALF)) {
-        return 1 + LA_HALF;
-    }
-    return la_loop_exists(c->g, LA_LOOP_BFLOAT) && is_plain(c->object[i], la_bfloat16())
-               ? 1 + LA_BFLOAT
-               : 0;
+    const int bfloat = la_loop_exists(c->g, LA_LOOP_BFLOAT) && type == la_bfloat16();
+    return type == NPY_HALF ? 1 + LA_HALF : bfloat ? 1 + LA_BFLOAT : -1;
 }
 
 static int
 take_array(struct la_operands *c, int i)
 {
-    const int usual = is_plain(c->object[i], la_loop_type(c->g, c->loop, i));
-    const int before = la_signature_before(c->g->signature, i),
-              stored = usual ? 0 : stored_in_half(c, i);
-    if ((!usual && stored == 0) ||
+    PyArrayObject *x = (PyArrayObject *)c->object[i];
+    if (!PyArray_CheckExact(c->object[i]) || !PyArray_ISBEHAVED_RO(x)) {
+        return 0;
+    }
+    const int stored = la_operands_stored(c, i, PyArray_TYPE(x)),
+              before = la_signature_before(c->g->signature, i);
+    if (stored < 0 ||
         (before >= 0 && c->x[before].ndim >= 0 && c->x[before].stored != stored) ||
-        (i >= c->g->signature->nin &&
-         !PyArray_ISWRITEABLE((PyArrayObject *)c->object[i]))) {
+        (i >= c->g->signature->nin && !PyArray_ISWRITEABLE(x))) {
         return 0;
     }
     set_array(c, i, stored);
@@ -200,10 +198,12 @@ make_output(struct la_operands *c, int i)
 static void
 span_of(const struct la_operands *c, int i, const char **begin, const char **end)
 {
-    const ptrdiff_t itemsize = PyArray_Check(c->object[i])
-                                   ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
-                                   : (ptrdiff_t)sizeof(union la_number);
-    la_tensor_extent(&c->x[i], itemsize, begin, end);
+    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
+    const enum la_operand id = c->g->signature->slots[i].id;
+    const int stored = c->x[i].stored;
+    const enum la_type type =
+        stored > 0 ? (enum la_type)(stored - 1) : la_type_of(id, kind->type);
+    la_tensor_extent(&c->x[i], la_operand_size(id, kind->dtype, type), begin, end);
 }
 
 /* Whether operands i and j are a state before and after the tokens, in the same memory.
@@ -216,9 +216,8 @@ is_updated(const struct la_operands *c, int i, int j)
            la_is_state(c->g->signature->slots[j].id);
 }
 
-/* Whether the outputs that the caller passed share no memory with other operands. */
-static int
-outputs_are_disjoint(const struct la_operands *c)
+int
+la_operands_are_disjoint(const struct la_operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
@@ -276,14 +275,14 @@ la_operands_take(struct la_operands *c)
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         int taken;
         if (la_is_number(signature->slots[i].id)) {
-            taken = take_number(c, i);
+            taken = la_operands_number(c, i);
         }
         else if (take_omitted(c, i)) {
             taken = 1;
         }
         else if (i < signature->nin && PyFloat_CheckExact(c->object[i])) {
             taken = c->g->signature->slots[i].rank == 0 && is_native(c, i) &&
-                    take_number(c, i);
+                    la_operands_number(c, i);
         }
         else if (i >= signature->nin && c->object[i] == Py_None) {
             /* A state that is updated in place must be passed. */
@@ -304,7 +303,7 @@ la_operands_take(struct la_operands *c)
             return taken;
         }
     }
-    return outputs_are_disjoint(c);
+    return la_operands_are_disjoint(c);
 }
 
 /* Returns the outputs: one array, or a tuple of them. */

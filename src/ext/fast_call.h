@@ -23,6 +23,18 @@ struct la_operands {
  * not, -1 on an error. */
 int la_operands_take(struct la_operands *c);
 
+/* Its parts.  Reads a Python float as a number for the kernel, or as an array without
+ * core axes; 0 if it is none. */
+int la_operands_number(struct la_operands *c, int i);
+
+/* How operand i is stored (struct la_tensor) if its numbers have that type of NumPy's;
+ * -1 if the loop takes no such operand: only states may have 16 bits where others have
+ * not. */
+int la_operands_stored(const struct la_operands *c, int i, int type);
+
+/* Whether the outputs that the caller passed share no memory with other operands. */
+int la_operands_are_disjoint(const struct la_operands *c);
+
 /* Computes the call; 1 if it did, 0 if the shapes do not match, -1 on an error. */
 int la_operands_run(struct la_operands *c);
 

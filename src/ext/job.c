@@ -363,6 +363,12 @@ la_job_reserve(struct job *job, size_t bytes, int lanes)
     return job->scratch.memory == NULL ? -1 : 0;
 }
 
+static enum la_length
+length_of(const struct job *job)
+{
+    return !job->is_brief ? LA_LONG : job->work < LA_LONG_WORK ? LA_SHORT : LA_BRIEF;
+}
+
 enum la_status
 la_job_run(struct job *job, const struct la_kernel *kernel,
            int (*piece)(void *job, size_t item, int lane), size_t bytes, size_t items,
@@ -380,7 +386,7 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
      * result, so the call raises none. */
     job->modes = la_modes_get();
     const struct la_list list = {piece, job->turn, idle, job, items};
-    const int gave_up = la_pool_run(&list, threads, job->is_brief);
+    const int gave_up = la_pool_run(&list, threads, length_of(job));
     la_modes_set(job->modes);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
     /* The watch may have stopped the job after the last piece polled. */

@@ -13,6 +13,7 @@
 #include "scratch.h"
 #include "tensor_array.h"
 #include "tensor_call.h"
+#include "tensor_update.h"
 #include "xla.h"
 #include "xla_python.h"
 
@@ -289,6 +290,10 @@ static PyMethodDef methods[] = {
     {"tensor_array", (PyCFunction)(void (*)(void))la_tensor_array, METH_FASTCALL, NULL},
     {"tensor_call", (PyCFunction)(void (*)(void))la_tensor_call, METH_FASTCALL, NULL},
     {"tensor_step", (PyCFunction)(void (*)(void))la_tensor_step, METH_FASTCALL, NULL},
+    {"tensor_planned", (PyCFunction)(void (*)(void))la_tensor_planned, METH_FASTCALL,
+     NULL},
+    {"tensor_update", (PyCFunction)(void (*)(void))la_tensor_update, METH_FASTCALL,
+     NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,6 +14,7 @@
 
 #include "modes.h"
 #include "os.h"
+#include "shares.h"
 
 static struct {
     la_mutex owner; /* held by the caller of the current job */
@@ -35,25 +36,6 @@ static struct {
 static _Thread_local int is_owner;
 
 static atomic_int delay_ms; /* sleep of workers after each piece */
-
-static _Thread_local struct la_jobs jobs;
-
-struct la_jobs
-la_pool_take_jobs(void)
-{
-    const struct la_jobs taken = jobs;
-    jobs.count = 0;
-    return taken;
-}
-
-static void
-note_job(size_t items, int lanes)
-{
-    if (jobs.count < LA_NOTED_JOBS) {
-        jobs.items[jobs.count] = items;
-        jobs.lanes[jobs.count++] = lanes;
-    }
-}
 
 static _Atomic la_runner runner;
 
@@ -213,11 +195,17 @@ static size_t
 next_item(const struct la_list *list, int lane)
 {
     struct wait wait = {0};
+    if (list->turn == NULL) {
+        const int stops =
+            atomic_load(&pool.stop) || (lane > 0 && atomic_load(&pool.pause));
+        const size_t own = stops ? SIZE_MAX : la_shares_next(lane == 0);
+        atomic_fetch_add_explicit(&pool.next, own != SIZE_MAX, memory_order_relaxed);
+        return own;
+    }
     size_t item = atomic_load(&pool.next);
     while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
            item < list->items) {
-        const enum la_turn turn =
-            list->turn != NULL ? list->turn(list->job, item) : LA_NOW;
+        const enum la_turn turn = list->turn(list->job, item);
         if (turn == LA_NEVER) {
             break;
         }
@@ -314,8 +302,9 @@ struct lent {
 };
 
 /* The pool waits only for the threads that came to a job, the runner for all.  If they
- * come late, since other programs need the CPUs, the next jobs are the pool's. */
-enum { LATE_US = 200, JOBS_AFTER_LATE = 1000 };
+ * come late, since other programs need the CPUs, the next jobs are the pool's.  A short
+ * job takes less than SOON_US by itself. */
+enum { LATE_US = 200, SOON_US = 40, JOBS_AFTER_LATE = 1000 };
 
 static atomic_int not_lent; /* the next jobs, as threads came late */
 
@@ -332,26 +321,28 @@ lend(void *arg)
 }
 
 static void
-run_lent(la_runner run, const struct la_list *list, int lanes)
+run_lent(la_runner run, const struct la_list *list, int lanes, enum la_length length)
 {
     struct lent x = {.list = list, .next_lane = 1};
     atomic_store(&pool.spins, lanes <= pool.cpus);
     run(lend, &x, (unsigned)lanes, 0);
-    if (la_clock_us() - x.done > LATE_US) {
+    if (la_clock_us() - x.done > (length == LA_SHORT ? SOON_US : LATE_US)) {
         atomic_store(&not_lent, JOBS_AFTER_LATE);
     }
 }
 
+int
+la_pool_lends(void)
+{
+    return la_pool_has_runner() &&
+           (atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1);
+}
+
 /* The runner, if it may run a job. */
 static la_runner
-runner_of(int is_brief)
+runner_of(enum la_length length)
 {
-    if (!is_brief || !la_pool_has_runner()) {
-        return NULL;
-    }
-    return atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1
-               ? atomic_load(&runner)
-               : NULL;
+    return length != LA_LONG && la_pool_lends() ? atomic_load(&runner) : NULL;
 }
 
 static void
@@ -373,23 +364,24 @@ run_own(const struct la_list *list, int lanes)
 }
 
 int
-la_pool_run(const struct la_list *list, int lanes, int is_brief)
+la_pool_run(const struct la_list *list, int lanes, enum la_length length)
 {
     if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
         return run_alone(list);
     }
-    const la_runner run = runner_of(is_brief);
+    const la_runner run = runner_of(length);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
+    la_shares_set(list->items, lanes);
     is_owner = 1;
     if (run != NULL) {
-        run_lent(run, list, lanes);
+        run_lent(run, list, lanes, length);
     }
     else {
         run_own(list, lanes);
     }
     is_owner = 0;
-    note_job(atomic_load(&pool.next), lanes);
+    la_pool_note_job(atomic_load(&pool.next), lanes);
     const int stopped = atomic_load(&pool.stop);
     la_mutex_unlock(&pool.owner);
     return stopped;

@@ -13,7 +13,8 @@ typedef int (*la_work)(void *job, size_t item, int lane);
 enum la_turn { LA_LATER, LA_NOW, LA_NEVER };
 typedef enum la_turn (*la_turns)(void *job, size_t item);
 
-/* Numbered pieces of work.  They begin in order. */
+/* Numbered pieces of work.  They begin in order if they have turns, else as shares.h
+ * has it. */
 struct la_list {
     la_work work;
     la_turns turn; /* NULL: all may begin at once */
@@ -27,8 +28,9 @@ struct la_list {
  * any piece returned nonzero.  While the caller waits for the others, it calls
  * idle(job) every few milliseconds.  If the pool is busy with another caller's job, the
  * caller runs everything itself.  A brief job runs on the runner's threads, if there is
- * a runner. */
-int la_pool_run(const struct la_list *list, int lanes, int is_brief);
+ * a runner, and one that is shorter yet unless they kept such a job waiting. */
+enum la_length { LA_LONG, LA_BRIEF, LA_SHORT };
+int la_pool_run(const struct la_list *list, int lanes, enum la_length length);
 
 /* Runs work(arg) on that many threads, the caller among them, and returns when all are
  * done.  It is OpenMP's GOMP_parallel, whose threads may still be awake, on the CPUs
@@ -40,6 +42,10 @@ typedef void (*la_runner)(void (*work)(void *), void *arg, unsigned threads,
  * not survive it. */
 void la_pool_set_runner(la_runner runner);
 int la_pool_has_runner(void);
+
+/* Whether a brief job runs on its threads.  Those that ask count as the jobs that do
+ * not while threads come late. */
+int la_pool_lends(void);
 
 /* The number of threads that a call may use. */
 int la_pool_get_num_threads(void);
@@ -67,6 +73,7 @@ struct la_jobs {
     size_t items[LA_NOTED_JOBS];
 };
 struct la_jobs la_pool_take_jobs(void);
+void la_pool_note_job(size_t items, int lanes);
 
 /* The number of CPUs that this process may use. */
 int la_pool_cpus(void);

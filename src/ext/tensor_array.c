@@ -9,7 +9,18 @@
 
 #include "dlpack.h"
 
-enum { IS_CPU, REQUIRES_GRAD, DTYPE, IS_NEG, IS_CONJ, DATA_PTR, SHAPE, STRIDE, NNAMES };
+enum {
+    IS_CPU,
+    REQUIRES_GRAD,
+    DTYPE,
+    IS_NEG,
+    IS_CONJ,
+    DATA_PTR,
+    SHAPE,
+    STRIDE,
+    NEW_EMPTY,
+    NNAMES
+};
 
 static PyObject *names[NNAMES];
 
@@ -17,10 +28,11 @@ int
 la_tensor_array_init(void)
 {
     static const char *const text[] = {
-        [IS_CPU] = "is_cpu",   [REQUIRES_GRAD] = "requires_grad",
-        [DTYPE] = "dtype",     [IS_NEG] = "is_neg",
-        [IS_CONJ] = "is_conj", [DATA_PTR] = "data_ptr",
-        [SHAPE] = "shape",     [STRIDE] = "stride",
+        [IS_CPU] = "is_cpu",       [REQUIRES_GRAD] = "requires_grad",
+        [DTYPE] = "dtype",         [IS_NEG] = "is_neg",
+        [IS_CONJ] = "is_conj",     [DATA_PTR] = "data_ptr",
+        [SHAPE] = "shape",         [STRIDE] = "stride",
+        [NEW_EMPTY] = "new_empty",
     };
     for (int i = 0; i < NNAMES; i++) {
         names[i] = PyUnicode_InternFromString(text[i]);
@@ -47,13 +59,6 @@ la_tensor_requires_grad(PyObject *x)
 {
     return is_true(x, REQUIRES_GRAD, 0);
 }
-
-/* Where the elements of a tensor are; strides in bytes. */
-struct memory {
-    void *data;
-    int axes;
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-};
 
 static int
 refuse_device(void)
@@ -105,7 +110,7 @@ read_axes(PyObject *tuple, Py_ssize_t count, npy_intp factor, npy_intp *axes)
 
 /* By attributes; -1 on an error, as in read_exchanged. */
 static int
-read_attributes(PyObject *x, npy_intp itemsize, struct memory *m)
+read_attributes(PyObject *x, npy_intp itemsize, struct la_tensor_memory *m)
 {
     const int here = is_true(x, IS_CPU, 0);
     if (here <= 0) {
@@ -144,7 +149,7 @@ done:
 
 static int
 read_exchanged(const struct la_dl_exchange *dl, PyObject *x, npy_intp itemsize,
-               struct memory *m)
+               struct la_tensor_memory *m)
 {
     struct la_dl_tensor t;
     if (dl->describe(x, &t) < 0) {
@@ -181,17 +186,73 @@ exchange_of(PyObject *torch, PyObject *x)
     return dl != NULL && dl->major == LA_DL_MAJOR ? dl : NULL;
 }
 
+static void
+fail(void *unused, const char *kind, const char *message)
+{
+    (void)unused, (void)kind;
+    PyErr_SetString(PyExc_MemoryError, message);
+}
+
+/* By DLPack; NULL, perhaps with an exception, if it makes none. */
+static PyObject *
+allocated(const struct la_dl_exchange *dl, PyObject *like, const npy_intp *shape,
+          int axes)
+{
+    int64_t sizes[NPY_MAXDIMS];
+    struct la_dl_tensor t;
+    struct la_dl_owned *owned;
+    void *object;
+    if (axes > NPY_MAXDIMS || dl->describe(like, &t) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < axes; i++) {
+        sizes[i] = shape[i];
+    }
+    t.data = NULL;
+    t.axes = axes;
+    t.shape = sizes;
+    t.strides = NULL;
+    t.byte_offset = 0;
+    return dl->allocate(&t, &owned, NULL, fail) != 0 || dl->wrap(owned, &object) < 0
+               ? NULL
+               : object;
+}
+
+PyObject *
+la_tensor_new(PyObject *torch, PyObject *like, const npy_intp *shape, int axes)
+{
+    const struct la_dl_exchange *dl = exchange_of(torch, like);
+    if (dl != NULL) {
+        return allocated(dl, like, shape, axes);
+    }
+    PyObject *sizes = PyErr_Occurred() ? NULL : PyTuple_New(axes);
+    for (int i = 0; sizes != NULL && i < axes; i++) {
+        PyTuple_SetItem(sizes, i, PyLong_FromSsize_t(shape[i]));
+    }
+    PyObject *x = sizes == NULL
+                      ? NULL
+                      : PyObject_CallMethodObjArgs(like, names[NEW_EMPTY], sizes, NULL);
+    Py_XDECREF(sizes);
+    return x;
+}
+
+int
+la_tensor_memory_of(PyObject *torch, PyObject *x, npy_intp itemsize,
+                    struct la_tensor_memory *m)
+{
+    const struct la_dl_exchange *dl = exchange_of(torch, x);
+    if (dl == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    return dl != NULL ? read_exchanged(dl, x, itemsize, m)
+                      : read_attributes(x, itemsize, m);
+}
+
 PyObject *
 la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype)
 {
-    struct memory m;
-    const struct la_dl_exchange *dl = exchange_of(torch, x);
-    if (dl == NULL && PyErr_Occurred()) {
-        return NULL;
-    }
-    const npy_intp itemsize = PyDataType_ELSIZE(dtype);
-    if ((dl != NULL ? read_exchanged(dl, x, itemsize, &m)
-                    : read_attributes(x, itemsize, &m)) < 0) {
+    struct la_tensor_memory m;
+    if (la_tensor_memory_of(torch, x, PyDataType_ELSIZE(dtype), &m) < 0) {
         return NULL;
     }
     int some = 1;

@@ -29,6 +29,23 @@ PyArray_Descr *la_tensor_dtype(PyObject *dtypes, PyObject *x);
  * bit or the conjugate one. */
 int la_tensor_check(PyObject *x, const PyArray_Descr *dtype);
 
+/* Where the elements of a tensor are; strides in bytes. */
+struct la_tensor_memory {
+    void *data;
+    int axes;
+    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+};
+
+/* -1 with an exception if x, whose elements have that size, has no memory here: a
+ * TypeError if it is not on the CPU. */
+int la_tensor_memory_of(PyObject *torch, PyObject *x, npy_intp itemsize,
+                        struct la_tensor_memory *m);
+
+/* A new tensor of that shape, of the dtype of another, without values; NULL with an
+ * exception if there is no memory. */
+PyObject *la_tensor_new(PyObject *torch, PyObject *like, const npy_intp *shape,
+                        int axes);
+
 /* A writeable array of the memory of x, of that dtype, which keeps x alive; a TypeError
  * if x is not on the CPU. */
 PyObject *la_tensor_array_of(PyObject *torch, PyObject *x, PyArray_Descr *dtype);

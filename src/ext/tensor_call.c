@@ -10,18 +10,7 @@
 #include "gufunc.h"
 #include "pool.h"
 #include "tensor_array.h"
-
-enum { LENT = 64 };
-
-struct lending {
-    PyObject *torch; /* enum la_torch */
-    int seen; /* whether PyTorch has seen the call: it is inside an operator's kernel,
-               * whose tensors have passed la_tensor_check, or the dispatcher */
-    int recorded; /* whether PyTorch has to see tensors that require gradients */
-    int dtypes;   /* which dtypes tensors may have, a member of `torch` */
-    int count;
-    PyObject *from[LENT], *lent[LENT]; /* tensors and tuples of them */
-};
+#include "tensor_lend.h"
 
 PyObject *
 la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -37,96 +26,11 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
                : la_tensor_array_of(args[0], args[1], dtype);
 }
 
-/* Has calls use as many threads as PyTorch's operators; what they used, or -1 on an
- * error. */
-static long
-hold_threads(PyObject *torch)
-{
-    PyObject *count = PyObject_CallNoArgs(PyTuple_GetItem(torch, LA_TORCH_THREADS));
-    const long threads = count == NULL ? -1 : PyLong_AsLong(count);
-    Py_XDECREF(count);
-    return threads < 0 ? -1 : la_pool_hold_threads(threads);
-}
-
-/* --- lending ------------------------------------------------------------------ */
-
-/* 1 if x is a tensor that can be lent, 0 if it is no tensor, -1 if PyTorch has to see
- * it, or on an error. */
-static int
-is_lendable(const struct lending *l, PyObject *x)
-{
-    PyObject *classes = PyTuple_GetItem(l->torch, LA_TORCH_CLASSES);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(classes); i++) {
-        if ((PyObject *)Py_TYPE(x) == PyTuple_GetItem(classes, i)) {
-            return l->recorded && la_tensor_requires_grad(x) != 0 ? -1 : 1;
-        }
-    }
-    const int tensor = PyObject_IsInstance(x, PyTuple_GetItem(classes, 0));
-    return l->seen ? tensor : -tensor;
-}
-
-/* Notes that `lent`, a reference that is taken over, stands for x. */
-static PyObject *
-note(struct lending *l, PyObject *x, PyObject *lent)
-{
-    if (lent == NULL) {
-        return NULL;
-    }
-    if (l->count == LENT) {
-        Py_DECREF(lent);
-        return NULL;
-    }
-    l->from[l->count] = x;
-    l->lent[l->count++] = lent;
-    return Py_NewRef(lent);
-}
-
-/* What stands for x in a call: an array for a tensor, a tuple of what stands for its
- * members for a tuple, and x itself for anything else.  NULL without an exception if
- * PyTorch has to see the call. */
-static PyObject *
-lend(struct lending *l, PyObject *x)
-{
-    if (x == Py_None) {
-        return Py_NewRef(x);
-    }
-    if (PyTuple_Check(x)) {
-        const Py_ssize_t size = PyTuple_Size(x);
-        PyObject *members = PyTuple_New(size), *whole;
-        for (Py_ssize_t i = 0; members != NULL && i < size; i++) {
-            PyObject *member = lend(l, PyTuple_GetItem(x, i));
-            if (member == NULL) {
-                Py_DECREF(members);
-                return NULL;
-            }
-            PyTuple_SetItem(members, i, member);
-        }
-        if (members == NULL || PyTuple_CheckExact(x)) {
-            return note(l, x, members);
-        }
-        whole = PyObject_CallObject((PyObject *)Py_TYPE(x), members);
-        Py_DECREF(members);
-        return note(l, x, whole);
-    }
-    const int lendable = is_lendable(l, x);
-    if (lendable <= 0) { /* operands are tensors, or PyTorch's operators convert them */
-        return lendable < 0 || l->dtypes == LA_TORCH_OPERAND_DTYPES ? NULL
-                                                                    : Py_NewRef(x);
-    }
-    PyArray_Descr *dtype = la_tensor_dtype(PyTuple_GetItem(l->torch, l->dtypes), x);
-    if (dtype == NULL || (!l->seen && la_tensor_check(x, dtype) < 0)) {
-        return NULL;
-    }
-    return note(l, x, la_tensor_array_of(l->torch, x, dtype));
-}
-
-/* --- and back ----------------------------------------------------------------- */
-
-static PyObject *give_back(struct lending *l, PyObject *x, PyObject *written);
+static PyObject *give_back(struct la_lending *l, PyObject *x, PyObject *written);
 
 /* Adds the tensors that `lent` stands for to those written to. */
 static int
-note_written(const struct lending *l, PyObject *x, PyObject *written)
+note_written(const struct la_lending *l, PyObject *x, PyObject *written)
 {
     if (!PyTuple_Check(x)) {
         return x == Py_None ? 0 : PyList_Append(written, x);
@@ -139,7 +43,7 @@ note_written(const struct lending *l, PyObject *x, PyObject *written)
 }
 
 static PyObject *
-give_back_all(struct lending *l, PyObject *x, PyObject *written)
+give_back_all(struct la_lending *l, PyObject *x, PyObject *written)
 {
     const Py_ssize_t size = PyTuple_Size(x);
     PyObject *members = PyTuple_New(size);
@@ -161,7 +65,7 @@ give_back_all(struct lending *l, PyObject *x, PyObject *written)
 
 /* What x, a result, is to the caller. */
 static PyObject *
-give_back(struct lending *l, PyObject *x, PyObject *written)
+give_back(struct la_lending *l, PyObject *x, PyObject *written)
 {
     for (int i = 0; i < l->count; i++) {
         if (l->lent[i] == x) {
@@ -186,7 +90,7 @@ give_back(struct lending *l, PyObject *x, PyObject *written)
 
 /* The caller's results, once PyTorch knows of the tensors that were written to. */
 static PyObject *
-results(struct lending *l, PyObject *x)
+results(struct la_lending *l, PyObject *x)
 {
     PyObject *written = PyList_New(0);
     PyObject *mine = written == NULL ? NULL : give_back(l, x, written);
@@ -204,52 +108,25 @@ results(struct lending *l, PyObject *x)
 
 /* The keywords of a call: what is lent, and the options, of which none is a tensor. */
 static PyObject *
-keywords(struct lending *l, PyObject *given, PyObject *options)
+keywords(struct la_lending *l, PyObject *given, PyObject *options)
 {
     PyObject *key, *x;
     Py_ssize_t at = 0;
     while (PyDict_Next(options, &at, &key, &x)) {
-        if (is_lendable(l, x) != 0) {
+        if (la_is_lendable(l, x) != 0) {
             return NULL;
         }
     }
     PyObject *all = PyDict_Copy(options);
     at = 0;
     while (all != NULL && PyDict_Next(given, &at, &key, &x)) {
-        PyObject *lent = lend(l, x);
+        PyObject *lent = la_lend(l, x);
         if (lent == NULL || PyDict_SetItem(all, key, lent) < 0) {
             Py_CLEAR(all);
         }
         Py_XDECREF(lent);
     }
     return all;
-}
-
-/* What a call returns whose tensors cannot be lent: NotImplemented, or the error. */
-static PyObject *
-refuse(const struct lending *l)
-{
-    if (l->seen) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "an operand is no tensor");
-        }
-        return NULL;
-    }
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
-        !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        return NULL;
-    }
-    PyErr_Clear();
-    Py_RETURN_NOTIMPLEMENTED;
-}
-
-/* Drops what stood for tensors. */
-static void
-release(struct lending *l)
-{
-    for (int i = 0; i < l->count; i++) {
-        Py_DECREF(l->lent[i]);
-    }
 }
 
 PyObject *
@@ -264,19 +141,20 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
                         "dicts");
         return NULL;
     }
-    struct lending l = {.torch = args[TORCH],
-                        .seen = args[RECORDED] == Py_None,
-                        .recorded = args[RECORDED] == Py_True,
-                        .dtypes = LA_TORCH_OPERAND_DTYPES};
-    PyObject *operands = lend(&l, args[OPERANDS]), *positional = NULL, *result = NULL;
+    struct la_lending l = {.torch = args[TORCH],
+                           .seen = args[RECORDED] == Py_None,
+                           .recorded = args[RECORDED] == Py_True,
+                           .dtypes = LA_TORCH_OPERAND_DTYPES};
+    PyObject *operands = la_lend(&l, args[OPERANDS]), *positional = NULL,
+             *result = NULL;
     l.dtypes = LA_TORCH_DTYPES;
     PyObject *all = operands == NULL ? NULL : keywords(&l, args[GIVEN], args[OPTIONS]);
     if (all == NULL) {
-        result = refuse(&l);
+        result = la_lend_refuse(&l);
     }
     else if ((positional = PyTuple_New(1)) != NULL) {
         PyTuple_SetItem(positional, 0, Py_NewRef(operands));
-        const long held = hold_threads(l.torch);
+        const long held = la_lend_threads(l.torch);
         PyObject *found = NULL;
         if (held >= 0) {
             found = PyObject_Call(args[FUNCTION], positional, all);
@@ -288,7 +166,7 @@ la_tensor_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     Py_XDECREF(positional);
     Py_XDECREF(operands);
     Py_XDECREF(all);
-    release(&l);
+    la_lend_release(&l);
     return result;
 }
 
@@ -325,17 +203,19 @@ read_step(PyObject *step, PyObject *arguments, PyObject **x)
 
 /* What fast_step returns for a step of these, in arrays. */
 static PyObject *
-take_step(struct lending *l, PyObject *operands, PyObject *const *x, PyObject *in_place)
+take_step(struct la_lending *l, PyObject *operands, PyObject *const *x,
+          PyObject *in_place)
 {
-    PyObject *given = lend(l, operands), *s = given == NULL ? NULL : lend(l, x[S]),
-             *z = s == NULL ? NULL : lend(l, x[Z]), *found = NULL;
+    PyObject *given = la_lend(l, operands),
+             *s = given == NULL ? NULL : la_lend(l, x[S]),
+             *z = s == NULL ? NULL : la_lend(l, x[Z]), *found = NULL;
     if (z == NULL) {
-        found = refuse(l);
+        found = la_lend_refuse(l);
     }
     else {
         PyObject *const call[] = {x[OP],  given,        s,        z,     in_place,
                                   x[MAP], x[NORMALIZE], x[SCALE], x[EPS]};
-        const long held = hold_threads(l->torch);
+        const long held = la_lend_threads(l->torch);
         if (held >= 0) {
             found = la_fast_step(NULL, call, sizeof call / sizeof *call);
             la_pool_hold_threads(held);
@@ -361,7 +241,7 @@ la_tensor_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     if (plain <= 0) {
         return plain < 0 ? NULL : Py_NewRef(Py_NotImplemented);
     }
-    struct lending l = {.torch = args[TORCH], .seen = 1, .dtypes = LA_TORCH_DTYPES};
+    struct la_lending l = {.torch = args[TORCH], .seen = 1, .dtypes = LA_TORCH_DTYPES};
     PyObject *operands =
         PyTuple_GetSlice(args[ARGUMENTS], 0, PyLong_AsSsize_t(x[COUNT]));
     PyObject *found =
@@ -371,6 +251,6 @@ la_tensor_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
                                                     : results(&l, found);
     Py_XDECREF(found);
     Py_XDECREF(operands);
-    release(&l);
+    la_lend_release(&l);
     return answer;
 }

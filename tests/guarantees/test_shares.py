@@ -80,3 +80,24 @@ def test_bits(threads, name, shared, by_token):
     expected = call(name, heads, n, 64, by_token=by_token)
     threads(count)
     np.testing.assert_array_equal(call(name, heads, n, 64, by_token=by_token), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_token_of_few_sequences_is_shared_by_heads(threads, batch):
+    heads, d = 32, 128
+    rng = np.random.default_rng(0)
+    x, a = (rng.standard_normal((batch, m), np.float32) for m in (3 * heads * d, heads))
+    rate = np.zeros(heads, np.float32)
+    start = rng.standard_normal((batch, heads, d, d), np.float32)
+    results = []
+    for count in (1, 16):
+        threads(count)
+        state = linattn.FusedState(None, start.copy())
+        _linattn.take_jobs()
+        options = {"A_log": rate, "dt_bias": rate, "in_place": True}
+        o, _ = linattn.fused_gated_delta_step(x, a, a, state, **options)
+        results.append((o, state.s, _linattn.take_jobs()))
+    assert [lanes for *_, jobs in results for _, lanes in jobs] == [16]
+    assert results[1][2][0][0] >= 16
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])

@@ -57,6 +57,32 @@ def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
                 np.testing.assert_array_equal(after, end)
 
 
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_of_uniform_arrays_has_the_bits_of_one_token(isa, name, dtype):
+    """Of the dtype of the state and by tap, of more channels than a tile has."""
+    isa(name)
+
+    def by_tap(x):
+        return np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    for w, activation in product((2, 3, 4), ACTIVATIONS):
+        x, weight, b, _, state, _ = make(1, 150, w, lead=(2,), dtype=dtype)
+        state = state.astype(dtype)
+        for bias in (b, None):
+            o, end = linattn.causal_conv1d(
+                x, weight, bias, activation=activation, initial_state=state, return_state=True
+            )
+            for in_place in (False, True):
+                s = by_tap(state)
+                y, after = linattn.causal_conv1d_step(
+                    x[:, 0], by_tap(weight), s, bias, activation=activation, in_place=in_place
+                )
+                np.testing.assert_array_equal(y, o[:, 0])
+                np.testing.assert_array_equal(after, end)
+                assert after.dtype == end.dtype == state.dtype and (after is s) == in_place
+
+
 def test_large_results_have_the_same_bits():
     """16 MiB and more go past the cache, by whole vectors where these are aligned."""
     x, weight, b, *_ = make(9001, 520, 4, lead=(), dtype="float32")

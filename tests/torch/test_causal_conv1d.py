@@ -1,6 +1,7 @@
 """The stand-in for causal_conv1d against loops over its equation."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -267,3 +268,19 @@ ERRORS = {
 }
 
 test_errors = errors(ERRORS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_states_by_tap_have_the_bits_of_others(dtype, width):
+    """Also with an input that the filters do not reach, and of rows."""
+    for more, rows in product((0, 1), (None, torch.tensor([2, 0]))):
+        x, weight, bias = (torch.randn(s).to(dtype) for s in ((2, 150), (150, width), (150,)))
+        state = torch.randn(3 if rows is not None else 2, 150, width - 1 + more).to(dtype)
+        given = {"activation": "silu", "conv_state_indices": rows}
+        results = []
+        for order in (lambda y: y.clone(), lambda y: y.mT.contiguous().mT):
+            s = order(state)
+            results.append((causal_conv1d_update(x, s, order(weight), bias, **given), s))
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b)

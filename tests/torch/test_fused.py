@@ -173,6 +173,14 @@ def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
     monkeypatch.setattr(
         fused_steps, "_run", lambda *args, **kwargs: calls.append(1) or run(*args, **kwargs)
     )
+    planned = fused_steps.planned
+
+    def counted(*args):
+        o = planned(*args)
+        calls.extend([1] * (o is not NotImplemented))
+        return o
+
+    monkeypatch.setattr(fused_steps, "planned", counted)
     model = build(family)
     tokens = torch.arange(1, 12)[None]
     expected = model.generate(tokens, max_new_tokens=6, do_sample=False)

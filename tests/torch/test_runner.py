@@ -56,6 +56,23 @@ def test_short_calls_only(asked):
         assert len(asked) == times
 
 
+def test_calls_of_microseconds(asked):
+    """They are shared, as the runner's threads are awake; but not the shortest."""
+    for n, times in ((30, 1), (2, 0)):
+        q, k, v = operands(n)
+        asked.clear()
+        o = linattn.causal(q, k, v)
+        # One that was late lets the next thousand go.
+        for _ in range(1001 * times):
+            if asked:
+                break
+            assert np.array_equal(linattn.causal(q, k, v), o)
+        assert asked == [(3, 0)] * times
+        linattn.set_num_threads(1)
+        assert np.array_equal(linattn.causal(q, k, v), o)
+        linattn.set_num_threads(3)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="GCC's OpenMP is PyTorch's on Linux")
 def test_openmp_is_found():
     assert runner.openmp() != 0

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...operators.conv import CONVOLUTION
-from .direct import direct
+from ..._core.gufuncs import internal_ufuncs
+from .direct import update
+from .operator import OPERATORS
+
+#: By whether there is a bias.
+_GUFUNCS = {given: f"_causal_conv1d{'_bias' * given}_step" for given in (False, True)}
+_SILU = {None: 0.0, "silu": 1.0}
+
+
+def step(
+    operands: tuple[Any, ...], state: Any, *, in_place: Any = False, state_indices: Any = None,
+    activation: Any = None,
+) -> Any:  # fmt: skip
+    """The operator's step, in one call as well if it updates its state."""
+    x, weight, bias = operands
+    if (in_place is True or state_indices is not None) and _fit(state, weight):
+        o = moved_on(x, state, weight, bias, activation, state_indices)
+        if o is not NotImplemented:
+            return o, state
+    return OPERATORS["causal_conv1d"].step(
+        operands, state, in_place=in_place, state_indices=state_indices, activation=activation
+    )
 
 
 def moved_on(
@@ -21,15 +40,16 @@ def moved_on(
     ``rows`` are those of the state that belong to the batch.  NotImplemented, with nothing written,
     if PyTorch has to see the call, if tensors need a conversion, or if anything is wrong with it.
     """
-    if torch.compiler.is_compiling() or not _holds_all(state, weight):
+    silu = _SILU.get(activation) if activation is None or type(activation) is str else None
+    if silu is None:
         return NotImplemented
-    given = {"state": state} if rows is None else {"state": state, "rows": rows}
-    result = direct(CONVOLUTION.update, (x, weight, bias), given, {"activation": activation})
-    return result if result is NotImplemented else result[0]
+    inputs = (x, weight, silu) if bias is None else (x, weight, bias, silu)
+    return update(internal_ufuncs[_GUFUNCS[bias is not None]], inputs, (state,), rows)
 
 
-def _holds_all(state: Any, weight: Any) -> bool:
-    """Whether the state has all inputs that the filters reach; what else is wrong, C notices."""
-    if not isinstance(state, Tensor) or not isinstance(weight, Tensor):
+def _fit(state: Any, weight: Any) -> bool:
+    """Whether the state has as many inputs as the filters reach; what else is wrong, C notices."""
+    try:
+        return bool(state.size(-1) == weight.size(-1) - 1)
+    except (AttributeError, IndexError, TypeError):
         return False
-    return weight.ndim == 2 and state.ndim == 3 and state.shape[2] >= weight.shape[1] - 1

@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from ..._linattn import tensor_array, tensor_call, tensor_step
+from ..._linattn import (
+    tensor_array,
+    tensor_call,
+    tensor_planned,
+    tensor_step,
+    tensor_update,
+)
 from ..._states.state_arrays import updated
 from . import private
 from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL, has_bits
@@ -41,7 +46,7 @@ def _view(x: np.ndarray[Any, Any]) -> Tensor:
 _ALL = DTYPES | COMPLEX
 _REAL = {x: y for x, y in DTYPES.items() if x in REAL}
 _CLASSES = PLAIN, getattr(Tensor, "__dlpack_c_exchange_api__", None)
-_PYTORCH = increment_version, torch.get_num_threads
+_PYTORCH = private.increment_version, torch.get_num_threads
 #: What tensors are to the C code, by whether operands may be complex.
 _LENT = {
     complex_too: (
@@ -72,6 +77,30 @@ def direct(
     return tensor_call(
         _LENT[complex_too], torch.is_grad_enabled(), function, tuple(operands), given, options
     )  # fmt: skip
+
+
+def update(
+    gufunc: np.ufunc, inputs: tuple[Any, ...], states: tuple[Any, ...], indices: Any = None
+) -> Any:
+    """The result of a step's gufunc, which updates states, or rows of them: tensors.
+
+    NotImplemented, with nothing written, if PyTorch has to see the call, or if anything needs a
+    conversion or is wrong.
+    """
+    if torch.compiler.is_compiling() or private.is_watched():
+        return NotImplemented
+    return tensor_update(
+        _LENT[False], torch.is_grad_enabled(), gufunc, inputs, states, indices
+    )  # fmt: skip
+
+
+def planned(
+    plans: list[tuple[Any, ...]], named: dict[str, Any], states: tuple[Any, ...], indices: Any
+) -> Any:
+    """The same by the first plan for these arguments; plans are as in src/ext/tensor_update.h."""
+    if torch.compiler.is_compiling() or private.is_watched():
+        return NotImplemented
+    return tensor_planned(_LENT[False], torch.is_grad_enabled(), plans, named, states, indices)
 
 
 def compute(

@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..._call.fused import Fused, FusedState
+from ..._call.fused import MOST_PLANS, Fused, FusedState
 from ..._core.checks import shape_alone
+from ..._core.gufuncs import internal_ufuncs
 from ..._states.state_arrays import State
 from ...operators import fused
-from . import option_checks
+from . import option_checks, private
 from .conversions import check, check_in_place, dtype_of, promotion, values, work_dtype
-from .direct import check_memory, direct
+from .direct import check_memory, direct, planned
 from .operator import OPERATORS
 from .tensor_pools import ROWS
 
 _FIELDS = "state.conv", "state.s"  #: names in messages
+_MOST_OPTIONS = 16  #: plans of other options for the same sizes
 
 
 def by_heads(
@@ -61,6 +63,11 @@ class Step:
         self.defaults = {
             x.name: x.default for x in takes if x.name in known and x.default is not x.empty
         }
+        #: Plans of calls that update a state (src/ext/tensor_update.h), by what the arguments do
+        #: not tell: the sizes of the state, if numbers have to fit them.
+        self._plans: dict[Any, list[tuple[Any, ...]]] = {}
+        self._noted: set[Any] = set()  #: what they are for
+        self._by_sizes = "norm_groups" in numpy.options
         #: Those that are given by place.
         self.first = [x.name for x in takes if x.kind is x.POSITIONAL_OR_KEYWORD][:-1]
 
@@ -69,9 +76,48 @@ class Step:
         state_indices: Any = None, **options: Any,
     ) -> tuple[Tensor, FusedState]:  # fmt: skip
         """The step, with operands and options by name in place of `Fused.step`'s."""
-        return self._step(
-            dict(zip(self.first, operands, strict=True)) | options, state, in_place, state_indices
-        )
+        given = options
+        given.update(zip(self.first, operands, strict=True))
+        updates = in_place is True or state_indices is not None
+        if not (updates and isinstance(state, tuple) and len(state) == 2):
+            return self._step(given, state, in_place, state_indices)
+        plans = self._plans_of(state)
+        if plans:
+            states = state[1:] if state[0] is None else state[::-1]
+            o = planned(plans, given, states, state_indices)
+            if o is not NotImplemented:
+                return o, state if type(state) is FusedState else FusedState(*state)
+        result = self._step(given, state, in_place, state_indices)
+        self._note(given, state)
+        return result
+
+    def _plans_of(self, state: Any) -> list[tuple[Any, ...]]:
+        sizes = state[1].shape[-3:] if self._by_sizes and isinstance(state[1], Tensor) else None
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+            self._noted.clear()
+        return self._plans.setdefault(sizes, [])
+
+    def _note(self, given: dict[str, Any], state: Any) -> None:
+        """Keep the plan of a call that PyTorch need not see."""
+        if torch.compiler.is_compiling() or private.is_watched():
+            return
+        plans, options = self._plans_of(state), self.numpy.options
+        there = tuple([x for x in self.operands if given[x] is not None])
+        values = tuple([given[x] for x in options])
+        axes = [given[x].ndim for x in there]
+        noted = id(plans), there, *axes, *map(repr, values)
+        if noted in self._noted:  # and was not enough: operands need a conversion
+            return
+        shapes = {x: _shape(y) for x, y in given.items()}
+        checked = self.numpy.checked(FusedState(*map(_shape, state)), shapes, pooled=True).plan
+        left_out = tuple(x for x in self.operands if x not in there)
+        gufunc = internal_ufuncs[f"_{checked.gufunc}"]
+        if len(plans) >= _MOST_OPTIONS:
+            plans.clear()
+            self._noted.clear()
+        self._noted.add(noted)
+        plans.append((gufunc, there, left_out, options, values, checked.numbers))
 
     def _step(
         self, given: dict[str, Any], state: Any, in_place: Any, indices: Any

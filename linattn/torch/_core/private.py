@@ -15,6 +15,8 @@ _C = torch._C
 
 #: Whether any of the arguments requires a gradient; a loop in Python takes 1 us more.
 any_requires_grad = _C._any_requires_grad
+#: Of a list of tensors; torch.autograd.graph's takes 0.2 us more to look at its argument.
+increment_version = _C._increment_version
 #: Of a wrapped tensor: the numbers are elsewhere.  torch.func has no question for it.
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 #: Whether torch.func transforms this call.

@@ -143,6 +143,88 @@ step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int
     }
 }
 
+/* Whether all arrays have one type and lie by rows, so that one loop suffices. */
+static int
+is_uniform(const struct filter_step *r)
+{
+    const struct la_array *const all[] = {&r->x,      &r->y,  &r->bias,
+                                          &r->weight, &r->s0, &r->s1};
+    int uniform = 1;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        uniform = uniform && (!la_is_given(all[i]) ||
+                              (all[i]->type == r->x.type && by_rows(all[i])));
+    }
+    return uniform;
+}
+
+/* The inputs of VL channels, `byte` bytes on, move on as they are: nothing is rounded.
+ */
+INLINE void
+move_inputs(const struct filter_step *r, ptrdiff_t byte, const int d,
+            const enum la_type type)
+{
+    const ptrdiff_t step = r->s1.rs;
+    const char *const next = r->s0.data + r->s0.rs + byte;
+    char *const to = r->s1.data + byte;
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        u16 bits[LA_ZIP_MAX]; /* all of them first, as s0 may be s1 */
+        LA_EACH(k, d) {
+            const char *from = k + 1 < d ? next + k * r->s0.rs : r->x.data + byte;
+            bits[k] = (u16) * (const u16_any *)from;
+        }
+        LA_EACH(k, d) {
+            *(u16_any *)(to + k * step) = (u16_any)bits[k];
+        }
+        return;
+    }
+#endif
+    vec in[LA_ZIP_MAX];
+    LA_EACH(k, d) {
+        in[k] = vload_any(k + 1 < d ? next + k * r->s0.rs : r->x.data + byte);
+    }
+    vwrite_each(to, step, in, d, type);
+}
+
+/* step_filters of uniform arrays, by the same operations. */
+INLINE void
+step_uniform(const struct filter_step *r, ptrdiff_t j, const int n, const int w,
+             const int d, const enum la_type type)
+{
+    vec y[LA_CHAINS];
+    LA_EACH(i, n) {
+        const ptrdiff_t byte = (j + i * VL) * size_of(type);
+        y[i] = la_is_given(&r->bias) ? vread(r->bias.data + byte, type) : (vec){0};
+        LA_EACH(k, d + 1) {
+            const char *in = k < d ? r->s0.data + k * r->s0.rs : r->x.data;
+            const char *weight = r->weight.data + (k + w - d - 1) * r->weight.rs;
+            const vec f = k + w > d ? vread(weight + byte, type) : (vec){0};
+            y[i] = vfma(f, vread(in + byte, type), y[i]);
+        }
+        move_inputs(r, byte, d, type);
+    }
+    if (r->silu) {
+        vsilu_each(y, n);
+    }
+    vwrite_each(r->y.data + j * size_of(type), VL * size_of(type), y, n, type);
+}
+
+/* The channels before `end`, a multiple of LA_STEP_CHAINS vectors; nonzero: stop. */
+INLINE int
+step_all_uniform(const struct la_head *h, const struct filter_step *all, ptrdiff_t end,
+                 const int w, const int d, const enum la_type type)
+{
+    const struct filter_step r = *all; /* which no write can change */
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t j = 0; j < end; j += LA_STEP_CHAINS * VL) {
+        if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
+            return 1;
+        }
+        step_uniform(&r, j, LA_STEP_CHAINS, w, d, type);
+    }
+    return 0;
+}
+
 /* All channels; nonzero: stop. */
 INLINE int
 step_all_filters(const struct la_head *h, const int w, const int d)
@@ -159,16 +241,21 @@ step_all_filters(const struct la_head *h, const int w, const int d)
     const ptrdiff_t m = h->m; /* which no write can change */
     ptrdiff_t until_poll = 0;
     const ptrdiff_t whole = m / (LA_STEP_CHAINS * VL) * (LA_STEP_CHAINS * VL);
-    for (ptrdiff_t j = 0; j < whole; j += LA_STEP_CHAINS * VL) {
+    int stop = 0;
+    if (is_uniform(&r)) {
+        LA_BY_TYPE(r.x.type, stop = step_all_uniform(h, &r, whole, w, d, type));
+    }
+    for (ptrdiff_t j = is_uniform(&r) ? whole : 0; j < whole;
+         j += LA_STEP_CHAINS * VL) {
         if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
             return 1;
         }
         step_filters(&r, j, VL, LA_STEP_CHAINS, w, d);
     }
-    for (ptrdiff_t j = whole; j < m; j += VL) {
+    for (ptrdiff_t j = whole; j < m && !stop; j += VL) {
         step_filters(&r, j, m - j < VL ? m - j : VL, 1, w, d);
     }
-    return 0;
+    return stop;
 }
 
 static int
