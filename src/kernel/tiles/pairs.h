@@ -103,32 +103,67 @@ pair_of(vec x, vec y)
 }
 
 #if defined(__AVX512F__)
-/* x and y as bfloat16, one after the other; *most: the largest of all, times 2. */
-INLINE __m512i
-native_operands(vec x, vec y, __m512i *most)
+/* x and y as bfloat16, one after the other; numbers far from 0 become infinite. */
+INLINE vec
+native_operands(vec x, vec y)
 {
-    __m512i both;
+    vec both;
     __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(y), "v"(x));
-    *most = _mm512_max_epu16(*most, _mm512_add_epi16(both, both)); /* without signs */
     return both;
 }
 
-/* Whether one of them is not finite. */
-INLINE int
-reaches_infinity(__m512i most)
-{
-    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16((short)0xff00)) != 0;
-}
-
 INLINE vec
-native_pair_of(vec x, vec y, __m512i *most)
+native_pair_of(vec x, vec y)
 {
     typedef uint16_t words __attribute__((vector_size(64)));
     const words order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return (vec)_mm512_permutexvar_epi16((__m512i)order, native_operands(x, y, most));
+    const __m512i both = (__m512i)native_operands(x, y);
+    return (vec)_mm512_permutexvar_epi16((__m512i)order, both);
 }
 #endif
+
+/* most = the larger of itself and the sizes of pairs, times 2, if the processor
+ * converted them. */
+INLINE void
+note_sizes(ivec *most, vec pairs, const enum la_products by)
+{
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        const __m512i sizes = _mm512_add_epi16((__m512i)pairs, (__m512i)pairs);
+        *most = (ivec)_mm512_max_epu16((__m512i)*most, sizes);
+    }
+#endif
+    (void)most, (void)pairs, (void)by;
+}
+
+/* Whether one of them is not finite. */
+INLINE int
+reaches_infinity(ivec most)
+{
+#if defined(__AVX512F__)
+    const __m512i infinity = _mm512_set1_epi16((short)0xff00);
+    return _mm512_cmpge_epu16_mask((__m512i)most, infinity) != 0;
+#else
+    (void)most;
+    return 0;
+#endif
+}
+
+/* The pairs of VL columns of two rows; zeros for those that do not exist. */
+INLINE vec
+pair_of_rows(const T *row, ptrdiff_t ld, ptrdiff_t rows, const enum la_products by)
+{
+    const vec x = rows > 0 ? vload(row) : (vec){0};
+    const vec y = rows > 1 ? vload(row + ld) : (vec){0};
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        return native_pair_of(x, y);
+    }
+#endif
+    (void)by;
+    return pair_of(x, y);
+}
 
 /* Lane j of row t of dst: columns j of rows 2 t and 2 t + 1 of src; zeros past the
  * last row.  Returns whether a number that the processor converted is not finite. */
@@ -136,29 +171,16 @@ INLINE int
 pair_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
              const enum la_products by)
 {
-    int far = 0;
-#if defined(__AVX512F__)
-    __m512i most = _mm512_setzero_si512();
-#endif
+    ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i += 2) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const T *p = &src.x[i * src.ld + j];
-            const vec x = vload(p), y = i + 1 < rows ? vload(p + src.ld) : (vec){0};
-            T *to = &dst.x[i / 2 * dst.ld + j];
-#if defined(__AVX512F__)
-            if (by == LA_NATIVE_PRODUCTS) {
-                vstore(to, native_pair_of(x, y, &most));
-                continue;
-            }
-#endif
-            vstore(to, pair_of(x, y));
+            const T *row = &src.x[i * src.ld + j];
+            const vec pairs = pair_of_rows(row, src.ld, rows - i, by);
+            note_sizes(&most, pairs, by);
+            vstore(&dst.x[i / 2 * dst.ld + j], pairs);
         }
     }
-#if defined(__AVX512F__)
-    far = reaches_infinity(most);
-#endif
-    (void)by;
-    return far;
+    return reaches_infinity(most);
 }
 
 /* The same.  Returns whether a number may not be finite. */
@@ -174,46 +196,38 @@ pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
     return 0;
 }
 
+/* The pairs of 2 VL columns of a row; zeros past `cols`. */
+INLINE vec
+pair_of_columns(const T *row, ptrdiff_t cols, const enum la_products by)
+{
+    const vec x = some_columns(row, 0, cols), y = some_columns(row, VL, cols);
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        return native_operands(x, y);
+    }
+#endif
+    vec pairs;
+    const u16 halves[] = {to_operand(x), to_operand(y)};
+    memcpy(&pairs, halves, sizeof(pairs));
+    (void)by;
+    return pairs;
+}
+
 /* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols, up
  * to `width` rounded up to whole vectors. */
 INLINE int
 pair_columns_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                 ptrdiff_t width, const enum la_products by)
 {
-    int far = 0;
-#if defined(__AVX512F__)
-    __m512i most = _mm512_setzero_si512();
-#endif
+    ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const T *row = src.x + i * src.ld;
-        ptrdiff_t j = 0;
-#if defined(__AVX512F__)
-        const ptrdiff_t whole = cols < width ? cols : width;
-        for (; by == LA_NATIVE_PRODUCTS && j + 2 * VL <= whole; j += 2 * VL) {
-            _mm512_store_si512(
-                &dst.x[i * dst.ld + j / 2],
-                native_operands(vload(&row[j]), vload(&row[j + VL]), &most));
-        }
-#endif
-        for (; j < width; j += 2 * VL) {
-            const vec x = some_columns(row, j, cols),
-                      y = some_columns(row, j + VL, cols);
-            char *to = (char *)&dst.x[i * dst.ld + j / 2];
-#if defined(__AVX512F__)
-            if (by == LA_NATIVE_PRODUCTS) {
-                _mm512_store_si512(to, native_operands(x, y, &most));
-                continue;
-            }
-#endif
-            *(u16_any *)to = (u16_any)to_operand(x);
-            *(u16_any *)(to + 2 * VL) = (u16_any)to_operand(y);
+        for (ptrdiff_t j = 0; j < width; j += 2 * VL) {
+            const vec pairs = pair_of_columns(&src.x[i * src.ld + j], cols - j, by);
+            note_sizes(&most, pairs, by);
+            vstore(&dst.x[i * dst.ld + j / 2], pairs);
         }
     }
-#if defined(__AVX512F__)
-    far = reaches_infinity(most);
-#endif
-    (void)by;
-    return far;
+    return reaches_infinity(most);
 }
 
 static void
