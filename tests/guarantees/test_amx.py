@@ -289,6 +289,23 @@ def test_scratch_may_hold_anything(plain, name, n, d, m):
                 _linattn.poison_scratch(0)
 
 
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("channels", [(), (64,)], ids=["tokens", "channels"])
+def test_pairs_of_the_state_follow_it(plain, name, channels):
+    """After a reset, tokens read what they read alone, not the pairs made of the state before.
+
+    These are multiplied by 0 then, which does not hide what is not finite.
+    """
+    plain(name)
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 300, 64)).astype(BFLOAT)
+    g = -rng.exponential(0.1, (300, *channels)).astype("f4")
+    beta, g[150], v[100, 3] = np.full(300, 0.01, BFLOAT), -np.inf, np.inf
+    for call, *operands in (linattn.gated, q, k, v, g), (linattn.gated_delta, q, k, v, g, beta):
+        alone = call(*(x[150:] for x in operands))
+        assert call(*operands)[150:].tobytes() == alone.tobytes()
+
+
 # --- the instructions -------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ struct causal_scratch {
     struct block a, b, v, dots, o;
     struct block zs; /* of blocks: z, the same for all rows */
     struct pairs pairs;
+    const T **held;
     struct runs state;
     T *z, *z_lost, *den, *lift;
     T *seen; /* with products of bfloat16: the sum of the keys of a chunk */
@@ -37,7 +38,8 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
-    r.pairs = take_pairs(h, arena, r.rows, h->d);
+    r.pairs = take_pairs(h, arena, r.rows, h->d, h->m);
+    r.held = take_held(h, arena, h->m);
     if (r.pairs.by != LA_FLOAT_PRODUCTS) {
         r.seen = take_row(arena, h->d);
     }
@@ -153,6 +155,7 @@ causal_sweep(const struct la_head *h, const struct causal_scratch *r,
         .ahead = ahead,
         .pairs = r->pairs,
         .scored = 1,
+        .held = r->held,
     };
 }
 
@@ -171,6 +174,7 @@ run_causal(const struct la_head *h)
         begin_vector(h, r.z, r.z_lost);
     }
     const int keyless = no_keys(h, r.z);
+    forget_pairs(&c);
     i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
                      : causal_chunks(h, &r, &c, i, interleave_end(h),
                                      LA_READ | LA_WRITE, look, keyless);
@@ -301,6 +305,7 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
     struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch ahead = eager_fetch();
     struct sweep c = causal_sweep(h, &r, &ahead);
+    forget_pairs(&c);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
         const struct causal_record x = causal_record(h->chunks, first, i);

@@ -106,17 +106,24 @@ amx_read_tiles(const struct amx_sweep *c, const int nr, const enum la_products b
     amx_finish_rows(c, nr);
 }
 
-/* The next S from rows of B^T V, as far as they exist, for one column tile. */
+/* The next S from rows of B^T V, as far as they exist, for one column tile; and its
+ * pairs, where they are held. */
 INLINE void
 amx_add_rows(const struct amx_sweep *c, const T *sums, struct state_tile to,
              ptrdiff_t l, const int compensated, const int nr)
 {
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && l + r < c->of->K; r += MR) {
+    const ptrdiff_t left = c->of->K - l, rows = left < LA_AMX_ROWS ? left : LA_AMX_ROWS;
+    for (ptrdiff_t r = 0; r < rows; r += MR) {
         add_sums(c->of, c->col, to, l + r, sums + r * nr * VL, compensated, nr);
+    }
+    if (c->of->held != NULL) {
+        const struct block s = {to.s + l * nr * VL, nr * VL};
+        pair_rows(block_at(c->s, l / 2, 0), s, rows, nr * VL, c->of->pairs.by);
     }
 }
 
-/* The next S, for one column tile. */
+/* The next S, for one column tile.  Sums are added to S after the next ones have been
+ * stored: loads wait for what a tile register has just stored. */
 INLINE void
 amx_write_tiles(const struct amx_sweep *c, struct state_tile to, const int compensated,
                 const int nr, const enum la_products by)
@@ -136,6 +143,10 @@ amx_write_tiles(const struct amx_sweep *c, struct state_tile to, const int compe
         if (l > 0) {
             amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_ROWS, compensated, nr);
         }
+    }
+    if (s->held != NULL) {
+        clear_rows(c->s, lanes_of(s->K, by), padded_lanes(s->K, by));
+        s->held[c->col / (NR * VL)] = to.s;
     }
 }
 
@@ -175,9 +186,13 @@ amx_make_pairs(struct amx_sweep *c, ptrdiff_t at, T *finite, ptrdiff_t width, in
             c->finite = finite_pairs(finite, c->values, lanes, width);
         }
     }
-    if (what & LA_READ) {
-        const struct block s = {(T *)state_read(of) + at, width};
-        paired(of->pairs.s.x, s, of->K, width, by);
+    const T *const s = state_read(of) + at;
+    const T **const held = of->held != NULL ? &of->held[c->col / (NR * VL)] : NULL;
+    if (what & LA_READ && (held == NULL || *held != s)) {
+        paired(c->s.x, (struct block){(T *)s, width}, of->K, width, by);
+        if (held != NULL) {
+            *held = s;
+        }
     }
 }
 
@@ -193,7 +208,7 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
     struct amx_sweep c = {.of = s,
                           .col = col,
                           .rows = round_up(s->rows, MR),
-                          .s = {s->pairs.s.x, nr * VL},
+                          .s = {s->pairs.s.x + col * padded_lanes(s->K, by), nr * VL},
                           .values = {room, nr * VL},
                           .finite = {room, nr * VL},
                           .o = block_at(s->o, 0, col),

@@ -21,7 +21,7 @@ struct pairs {
     enum la_products by;
     struct block a, keys; /* of the rows of A and of B */
     struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
-    struct block s;       /* with AMX: of the columns of a column tile of S */
+    struct block s;       /* with AMX: of the columns of S, by column tiles like S */
 };
 
 /* Whether products are of 16 rows at a time (amx.h). */
@@ -307,23 +307,26 @@ wider_of(ptrdiff_t d, ptrdiff_t m)
 
 /* The same for AMX: tiles read rows and lanes past the last ones. */
 static void
-take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
+               ptrdiff_t W)
 {
     const ptrdiff_t all = round_up(rows, LA_AMX_ROWS), lanes = padded_lanes(K, x->by);
     x->a = take_block(arena, all, lanes);
     x->keys = take_block(arena, lanes, all);
     x->b = take_block(arena, round_up(K, LA_AMX_ROWS), padded_lanes(all, x->by));
     x->dots = take_block(arena, all, padded_lanes(all, x->by));
-    x->s = take_block(arena, lanes, NR * VL);
+    x->s.x = take(arena, lanes, round_up(W, VL));
 }
 
-/* Scratch for the pairs of a chunk of `rows` rows, if the head's products take any. */
+/* Scratch for the pairs of a chunk of `rows` rows, and of a state of up to K rows and W
+ * columns, if the head's products take any. */
 static struct pairs
-take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
+           ptrdiff_t W)
 {
     struct pairs x = {.by = h->products};
     if (by_amx(x.by)) {
-        take_amx_pairs(&x, arena, rows, K);
+        take_amx_pairs(&x, arena, rows, K, W);
     }
     else if (x.by != LA_FLOAT_PRODUCTS) {
         const ptrdiff_t all = round_up(rows, MR);
@@ -331,6 +334,26 @@ take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff
         x.keys = take_block(arena, round_up((K + 1) / 2, VL), rows);
         x.b = take_block(arena, all / 2, K);
         x.dots = take_block(arena, all, all / 2);
+    }
+    return x;
+}
+
+/* Scratch of sweeps that hold the pairs of their state (struct sweep). */
+static const T **
+take_held(const struct la_head *h, struct arena *arena, ptrdiff_t W)
+{
+    const size_t tiles = ((size_t)W + NR * VL - 1) / (NR * VL);
+    const size_t bytes = times(tiles, sizeof(const T *));
+    return by_amx(h->products) ? (const T **)take_numbers(arena, bytes / sizeof(T) + 1)
+                               : NULL;
+}
+
+/* The same scratch, but for the pairs of a state (K, W): for another state. */
+static struct pairs
+take_state_pairs(struct pairs x, struct arena *arena, ptrdiff_t K, ptrdiff_t W)
+{
+    if (by_amx(x.by)) {
+        x.s.x = take(arena, padded_lanes(K, x.by), round_up(W, VL));
     }
     return x;
 }

@@ -4,6 +4,15 @@
 
 #include "amx_tiles.h"
 
+/* The pairs of the state are made anew: it has changed. */
+INLINE void
+forget_pairs(const struct sweep *c)
+{
+    for (ptrdiff_t col = 0; c->held != NULL && col < c->W; col += NR * VL) {
+        c->held[col / (NR * VL)] = NULL;
+    }
+}
+
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
 read_tiles(const struct sweep *c, ptrdiff_t col, const T *s, struct block values,
