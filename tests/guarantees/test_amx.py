@@ -391,6 +391,6 @@ def test_each_function_with_tiles_sets_them_up_and_releases_them():
         assert names.index("ldtilecfg") < min(tiles)
         assert names.count("tilerelease") >= 1
         multiplied = {x[1] for x in words if x[0] == "tdpbf16ps"}
-        assert multiplied <= {f"tmm{i},tmm4,tmm{5 + i % 3}" for i in range(4)}
+        assert multiplied <= {f"tmm{i},tmm{4 + i // 2},tmm{6 + i % 2}" for i in range(4)}
         stored = {x[-1] for x in words if x[0] == "tilestored"}
         assert all(x.rpartition(",")[2] in {f"tmm{i}" for i in range(4)} for x in stored)
