@@ -207,30 +207,19 @@ amx_multiply(struct amx_register *all, const int sum, const enum la_products by)
     plain_amx_multiply(all, sum, LA_AMX_LEFT + sum / 2, LA_AMX_RIGHT + sum % 2);
 }
 
-/* Sets the registers up, and gives them back.  A kernel uses them between these two
- * alone, where it calls nothing: a signal handler in Python, which runs while a call
- * polls, may use other libraries that set them up differently, and threads that hold no
- * tiles are cheaper to switch.  Functions need not preserve them for their callers. */
+/* Sets the registers up, unless they are: this takes as long as a dozen products.  They
+ * stay so until the kernel returns or polls for longer than a look at the clock: what
+ * runs then may set them up differently (cpu.h). */
 INLINE void
-amx_begin(const enum la_products by)
+amx_begin(int *tiles, const enum la_products by)
 {
 #if LA_HAS_AMX
-    if (by == LA_AMX_PRODUCTS) {
+    if (by == LA_AMX_PRODUCTS && !*tiles) {
         __asm__ volatile("ldtilecfg %0" : : "m"(amx_registers) : "memory");
+        *tiles = 1;
     }
 #endif
-    (void)by;
-}
-
-INLINE void
-amx_end(const enum la_products by)
-{
-#if LA_HAS_AMX
-    if (by == LA_AMX_PRODUCTS) {
-        __asm__ volatile("tilerelease" : : : "memory");
-    }
-#endif
-    (void)by;
+    (void)tiles, (void)by;
 }
 
 /* A product A B of a sum of them.  Both hold zeros up to a multiple of LA_AMX_PAIRS

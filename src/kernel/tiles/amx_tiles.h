@@ -206,7 +206,7 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
                           .o = block_at(s->o, 0, col),
                           .all = all};
     amx_make_pairs(&c, at, finite, nr * VL, what);
-    amx_begin(by);
+    amx_begin(s->pairs.tiles, by);
     if (what & LA_READ) {
         amx_read_tiles(&c, nr, by);
     }
@@ -216,7 +216,6 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
     else if (what & LA_WRITE) {
         amx_write_tiles(&c, state_tile(s, at), 0, nr, by);
     }
-    amx_end(by);
 }
 
 /* Vectors of scores of each row, from column `col` on. */
@@ -238,14 +237,13 @@ amx_score_tiles(const struct sweep *c, const enum la_products by)
 {
     const ptrdiff_t rows = round_up(c->rows, MR);
     struct amx_register all[8];
-    amx_begin(by);
+    amx_begin(c->pairs.tiles, by);
     for (ptrdiff_t i = 0; i < rows; i += LA_AMX_BLOCK) {
         const ptrdiff_t next = i + LA_AMX_BLOCK, first = c->upper ? i : 0;
         const ptrdiff_t end = c->upper || rows < next ? rows : next;
         LA_BY_TILES(round_up(end, VL) - first,
                     amx_score_tile(c, all, i, first + col, nr, by));
     }
-    amx_end(by);
 }
 #endif
 

@@ -19,6 +19,7 @@ enum { LA_PAIRED_ROWS = 64 }; /* the most rows of a sweep that takes pairs */
 /* The scratch of a sweep (micro.h) for its operands, if it takes pairs. */
 struct pairs {
     enum la_products by;
+    int *tiles;           /* la_head's */
     struct block a, keys; /* of the rows of A and of B */
     struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
     struct block s;       /* with AMX: of the columns of S, by column tiles like S */
@@ -324,7 +325,7 @@ static struct pairs
 take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
            ptrdiff_t W)
 {
-    struct pairs x = {.by = h->products};
+    struct pairs x = {.by = h->products, .tiles = h->tiles};
     if (by_amx(x.by)) {
         take_amx_pairs(&x, arena, rows, K, W);
     }
