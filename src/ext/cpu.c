@@ -152,6 +152,7 @@ static atomic_int pairs, amx, amx_chosen;
 static _Thread_local const struct isa *held;
 static _Thread_local enum la_products held_products;
 static _Thread_local int holds;
+static _Thread_local int tiles;
 
 int
 la_cpu_init(void)
@@ -246,6 +247,23 @@ la_cpu_select_amx(enum la_amx choice)
     atomic_store(&amx, choice);
     atomic_store(&amx_chosen, 1);
     return NULL;
+}
+
+int *
+la_cpu_tiles(void)
+{
+    return &tiles;
+}
+
+void
+la_cpu_release_tiles(void)
+{
+#if defined(__x86_64__)
+    if (tiles) {
+        __asm__ volatile("tilerelease" : : : "memory");
+    }
+#endif
+    tiles = 0;
 }
 
 enum la_amx

@@ -46,6 +46,13 @@ enum la_amx la_cpu_selected_amx(void);
  * for the tile registers, which it then keeps for all threads and after a fork. */
 const char *la_cpu_select_amx(enum la_amx amx);
 
+/* Whether this thread's tile registers are set up as the kernels use them, which set
+ * this.  la_cpu_release_tiles gives them back: before anything runs that may use them
+ * otherwise, as signal handlers in Python may, and since threads that hold none are
+ * cheaper to switch. */
+int *la_cpu_tiles(void);
+void la_cpu_release_tiles(void);
+
 /* What processor and operating system lack for AMX, or NULL. */
 const char *la_cpu_lacks_amx(void);
 

@@ -340,6 +340,7 @@ la_job_compute(struct job *job, struct la_head *h, int lane)
     h->scratch = scratch->memory + (size_t)at * scratch->lane;
     h->poll = lane == 0 ? poll_caller : poll_worker;
     h->poll_arg = job;
+    h->tiles = la_cpu_tiles();
     if (lane > 0) {
         la_modes_set(job->modes);
     }
@@ -350,7 +351,9 @@ la_job_compute(struct job *job, struct la_head *h, int lane)
         atomic_store(&job->overrun, 1);
         return 1;
     }
-    return h->poll(job) || (is_stage ? stages->run : job->kernel->run)(h);
+    const int stopped = h->poll(job) || (is_stage ? stages->run : job->kernel->run)(h);
+    la_cpu_release_tiles();
+    return stopped;
 }
 
 int

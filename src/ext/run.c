@@ -4,6 +4,7 @@
 
 #include "run.h"
 
+#include "cpu.h"
 #include "os.h"
 
 /* Checks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
@@ -20,6 +21,7 @@ poll(void *unused)
     if (la_clock_ms() - last_look < LOOK_MS) {
         return 0;
     }
+    la_cpu_release_tiles();
     const PyGILState_STATE gil = PyGILState_Ensure();
     const int raised = PyErr_CheckSignals() != 0;
     PyGILState_Release(gil);

@@ -173,6 +173,7 @@ struct la_head {
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */
     int (*poll)(void *); /* called about once per chunk; nonzero: stop */
     void *poll_arg;
+    int *tiles; /* whether this thread's tile registers are set up (amx.h) */
 #define LA_NUMBER(name, of_z, doc) double name;
 #include "operands.def"
     struct la_array all_s0; /* the whole head's first state */

@@ -33,6 +33,7 @@ paired_chunk_rows(ptrdiff_t d)
 /* With AMX: tiles compute most of the triangle, too.  Their sizes are those of the
  * instructions; the pairs of a sum come in parts of LA_AMX_PAIRS. */
 enum { LA_AMX_CHUNK = 64, LA_AMX_ROWS = 16, LA_AMX_PAIRS = 16 };
+enum { LA_AMX_BLOCK = 2 * LA_AMX_ROWS }; /* the rows of two registers */
 
 /* For noncausal: no triangle limits the rows of a narrow state, and twice the rows
  * halve the number of compensated sums. */

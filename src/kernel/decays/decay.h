@@ -201,6 +201,7 @@ forget_state(const struct decay *decay, struct sweep *c)
     }
     forget(decay, c->s, c->K, c->W, c->transposed);
     forget(decay, c->lost, c->K, c->W, c->transposed);
+    forget_pairs(c);
 }
 
 /* Whether keep is 0 in all rows: then the sum is rounded as a whole, and `lost` is 0

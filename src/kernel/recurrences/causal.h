@@ -16,10 +16,12 @@
 struct causal_scratch {
     ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, dots, o;
-    struct block zs; /* with products of bfloat16: z after each row */
+    struct block zs; /* of blocks: z, the same for all rows */
     struct pairs pairs;
+    const T **held;
     struct runs state;
     T *z, *z_lost, *den, *lift;
+    T *seen; /* with products of bfloat16: the sum of the keys of a chunk */
 };
 
 static struct causal_scratch
@@ -36,9 +38,10 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
-    r.pairs = take_pairs(h, arena, r.rows, h->d);
+    r.pairs = take_pairs(h, arena, r.rows, h->d, h->m);
+    r.held = take_held(h, arena, h->m);
     if (r.pairs.by != LA_FLOAT_PRODUCTS) {
-        r.zs = take_block(arena, r.rows, h->d);
+        r.seen = take_row(arena, h->d);
     }
     return r;
 }
@@ -57,6 +60,9 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     }
     if (h->normalize && r->zs.x != NULL) {
         row_dots(r->den, r->a, r->zs, c->rows, round_up(h->d, VL));
+    }
+    else if (h->normalize && r->seen != NULL) {
+        seen_sums(r->den, r->seen, r->a, r->b, r->z, c->rows);
     }
     else if (h->normalize) {
         score_sums(r->den, c, r->z);
@@ -80,16 +86,16 @@ causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sw
         place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
         load_keys(h, t, r->b, r->v);
-        if (h->normalize && r->zs.x != NULL) {
-            running_sums(r->zs, r->z, r->z_lost, r->b, c->rows);
-        }
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
                 return -1;
             }
             causal_outputs(h, r, c, t, g, g + 1 < h->group ? LA_READ : all, keyless);
         }
-        if (h->normalize && r->zs.x == NULL) {
+        if (h->normalize && r->seen != NULL) {
+            add_row(r->z, r->z_lost, r->seen, r->b.ld);
+        }
+        else if (h->normalize) {
             add_rows(r->z, r->z_lost, r->b, c->rows);
         }
     }
@@ -103,7 +109,7 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
 {
     struct causal_scratch readers = *r;
     struct span t;
-    readers.zs = (struct block){r->z, 0}; /* the same for all rows */
+    readers.zs = (struct block){r->z, 0};
     without_scores(c);
     struct sweep read = *c;
     for (ptrdiff_t i = 0; i < h->n; i += t.rows) {
@@ -149,6 +155,7 @@ causal_sweep(const struct la_head *h, const struct causal_scratch *r,
         .ahead = ahead,
         .pairs = r->pairs,
         .scored = 1,
+        .held = r->held,
     };
 }
 
@@ -167,6 +174,7 @@ run_causal(const struct la_head *h)
         begin_vector(h, r.z, r.z_lost);
     }
     const int keyless = no_keys(h, r.z);
+    forget_pairs(&c);
     i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
                      : causal_chunks(h, &r, &c, i, interleave_end(h),
                                      LA_READ | LA_WRITE, look, keyless);
@@ -297,6 +305,7 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
     struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch ahead = eager_fetch();
     struct sweep c = causal_sweep(h, &r, &ahead);
+    forget_pairs(&c);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
         const struct causal_record x = causal_record(h->chunks, first, i);

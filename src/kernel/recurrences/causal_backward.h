@@ -38,8 +38,9 @@ struct causal_gradient {
     ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, grad_out, dots, da, dv, zs;
     T *t, *z, *z_lost;
-    struct causal_rates own; /* of a chunk, where tokens are in blocks: aligned */
-    struct pairs pairs;
+    struct causal_rates own;  /* of a chunk, where tokens are in blocks: aligned */
+    struct pairs pairs, of_t; /* of_t: with the pairs of t, where pairs holds others */
+    const T **held;
 };
 
 static struct causal_gradient
@@ -60,7 +61,9 @@ take_causal_gradient(const struct la_head *h, struct arena *arena)
     r.own.r = take(arena, 1, r.rows);
     r.own.w = take(arena, 1, r.rows);
     r.own.lift = take(arena, 1, r.rows);
-    r.pairs = take_pairs(h, arena, r.rows, wider_of(h->d, h->m));
+    r.pairs = take_pairs(h, arena, r.rows, wider_of(h->d, h->m), wider_of(h->d, h->m));
+    r.of_t = take_state_pairs(r.pairs, arena, h->m, h->d);
+    r.held = take_held(h, arena, wider_of(h->d, h->m));
     return r;
 }
 
@@ -134,7 +137,7 @@ sweep_of_keys(const struct la_head *h, const struct causal_gradient *r,
         .s = r->t,
         .upper = 1,
         .ahead = ahead,
-        .pairs = r->pairs,
+        .pairs = r->of_t,
         .scored = 1,
     };
 }
@@ -215,6 +218,8 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *all)
     struct la_fetch ahead = {0};
     struct sweep c = sweep_of_queries(h, r, &ahead);
     c.s = r->t;
+    c.held = r->held;
+    forget_pairs(&c);
     load_state(c.s, &s0_transposed, h->m, h->d);
     compensate(&c, all->rates.lost, h->n, rows_in_block(h, r->rows));
     load_vector(r->z, &h->z0, h->d);
@@ -338,6 +343,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *all)
     struct la_fetch ahead = {0};
     struct sweep dv = sweep_of_values(h, r, &ahead), db = sweep_of_keys(h, r, &ahead);
     dv.s = all->s;
+    dv.held = r->held;
+    forget_pairs(&dv);
     db.bias = r->z;
     load_state(all->s, &h->grad_s, h->d, h->m);
     transpose_state(r->t, all->s, h->d, h->m);

@@ -206,6 +206,7 @@ struct delta_scratch {
     struct beta beta;
     T *s, *lost, *scale; /* lost: what s has lost to rounding */
     struct pairs pairs;
+    const T **held;
 };
 
 static struct delta_scratch
@@ -221,7 +222,8 @@ delta_carve(const struct la_head *h, struct arena *arena)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
-    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d);
+    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d, h->m);
+    r.held = take_held(h, arena, h->m);
     return r;
 }
 
@@ -295,7 +297,8 @@ run_delta(const struct la_head *h)
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
                                 .ahead = interleave_fetch(h, &own),
-                                .pairs = r.pairs};
+                                .pairs = r.pairs,
+                                .held = r.held};
     struct delta_chunk c = {
         .read = state,
         .write = state,
@@ -308,6 +311,7 @@ run_delta(const struct la_head *h)
     c.read.o = c.write.v = r.bo;
     ptrdiff_t i = interleave_begin(h);
     compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
+    forget_pairs(&state);
     if (i == 0) {
         begin_state(h, r.s, c.write.lost);
         factors(h, r.scale, r.rows, 0, NULL);

@@ -62,7 +62,8 @@ take_reverse_tiles(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
     r->scale = take(arena, 1, rows);
     r->ones = take_row(arena, h->m);
     r->sums = take(arena, 1, rows);
-    r->pairs = take_pairs(h, arena, 2 * rows, wider_of(h->d, h->m));
+    r->pairs =
+        take_pairs(h, arena, 2 * rows, wider_of(h->d, h->m), wider_of(h->d, h->m));
     r->other = take_other_pairs(r->pairs, arena, 2 * rows, wider_of(h->d, h->m));
 }
 

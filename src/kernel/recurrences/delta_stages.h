@@ -213,7 +213,7 @@ take_delta_finish(const struct la_head *h, struct arena *arena)
     r.p = take_block(arena, rows, rows);
     r.pk = take_block(arena, rows, rows);
     r.scale = take(arena, 1, rows);
-    r.pairs = take_pairs(h, arena, 2 * rows, h->d);
+    r.pairs = take_pairs(h, arena, 2 * rows, h->d, h->m);
     return r;
 }
 

@@ -22,6 +22,7 @@ struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
     struct block a, b, v, dots, o;
     struct pairs pairs;
+    const T **held;
     struct decay decay;
     T *s, *lost, *scale;
     T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
@@ -40,7 +41,8 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.decay = take_decay(arena, h, r.rows);
-    r.pairs = take_pairs(h, arena, r.rows, h->d);
+    r.pairs = take_pairs(h, arena, r.rows, h->d, h->m);
+    r.held = take_held(h, arena, h->m);
     if (la_is_given(&h->bonus)) {
         r.bonus = take_row(arena, h->d);
         r.own = take_row(arena, r.rows);
@@ -153,6 +155,7 @@ run_gated(const struct la_head *h)
         .change = r.decay.change,
         .ahead = ahead,
         .pairs = r.pairs,
+        .held = r.held,
     };
     ptrdiff_t i = interleave_begin(h);
     compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
@@ -164,6 +167,7 @@ run_gated(const struct la_head *h)
         }
         factors(h, r.scale, r.rows, 0, NULL);
     }
+    forget_pairs(&c);
     i = h->block > 0 ? gated_blocks(h, &r, &c)
                      : gated_chunks(h, &r, &c, i, interleave_look(h, &own));
     if (i >= 0 && interleave_finishes(h, i)) {

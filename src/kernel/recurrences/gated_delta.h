@@ -114,6 +114,7 @@ struct gated_delta_scratch {
     struct beta beta;
     T *s, *lost, *scale; /* lost: what s has lost to rounding */
     struct pairs pairs;
+    const T **held;
 };
 
 static struct gated_delta_scratch
@@ -137,7 +138,8 @@ carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
-    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d);
+    r.pairs = take_pairs(h, arena, 2 * r.rows, h->d, h->m);
+    r.held = take_held(h, arena, h->m);
     return r;
 }
 
@@ -222,7 +224,8 @@ compute_gated_delta(const struct la_head *h, int dplr)
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
                                 .ahead = interleave_fetch(h, &own),
-                                .pairs = r.pairs};
+                                .pairs = r.pairs,
+                                .held = r.held};
     struct delta_chunk c = {.read = state,
                             .write = state,
                             .l = r.l,
@@ -237,6 +240,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     c.write.change = r.decay.change;
     ptrdiff_t i = interleave_begin(h);
     compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
+    forget_pairs(&state);
     if (i == 0) {
         begin_state(h, r.s, c.write.lost);
         r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */

@@ -84,7 +84,7 @@ take_gated_gradient(const struct la_head *h, struct arena *arena)
         r.du_lost = take_row(arena, h->d);
     }
     r.rt = take_state(arena, h->d, h->m);
-    r.factors = take_pairs(h, arena, rows, wider_of(h->d, h->m));
+    r.factors = take_pairs(h, arena, rows, wider_of(h->d, h->m), wider_of(h->d, h->m));
     r.chunks.rows = rows;
     return r;
 }

@@ -19,29 +19,21 @@
 #include "pair_transpose.h"
 
 #if LA_HAS_HALVES
-/* What LDTILECFG reads.  Registers 0 to 3 hold sums, 4 rows of pairs, and 5 to 7
- * columns of pairs: more than one, so that loads need not wait for products. */
+/* What LDTILECFG reads.  A block of sums is up to two registers high and two wide: 0 to
+ * 3, row by row.  4 and 5 hold rows of pairs, 6 and 7 columns of pairs. */
 static const struct {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16]; /* per row */
     uint8_t rows[16];
 } amx_registers = {
     .palette = 1,
-    .bytes = {LA_VBYTES, LA_VBYTES, LA_VBYTES, LA_VBYTES, 4 * LA_AMX_PAIRS, LA_VBYTES,
-              LA_VBYTES, LA_VBYTES},
+    .bytes = {LA_VBYTES, LA_VBYTES, LA_VBYTES, LA_VBYTES, 4 * LA_AMX_PAIRS,
+              4 * LA_AMX_PAIRS, LA_VBYTES, LA_VBYTES},
     .rows = {LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS, LA_AMX_ROWS,
-             LA_AMX_PAIRS, LA_AMX_PAIRS, LA_AMX_PAIRS},
+             LA_AMX_ROWS, LA_AMX_PAIRS, LA_AMX_PAIRS},
 };
-enum { LA_AMX_LEFT = 4, LA_AMX_RIGHT = 5 };
-
-/* The register of columns that register `sum` is a product of. */
-INLINE int
-amx_right(const int sum)
-{
-    return LA_AMX_RIGHT + sum % 3;
-}
+enum { LA_AMX_LEFT = 4, LA_AMX_RIGHT = 6 };
 _Static_assert(sizeof(amx_registers) == 64, "as LDTILECFG reads it");
-_Static_assert(NR <= 4, "a register for each vector of a tile");
 
 /* A register of the plain implementation. */
 struct amx_register {
@@ -132,9 +124,12 @@ plain_amx_store(T *p, ptrdiff_t ld, const struct amx_register *all, int from)
     case sum:                                                                          \
         __asm__ volatile("tilezero %%tmm" #sum : : :);                                 \
         break;
-#define LA_AMX_MULTIPLY(sum, right)                                                    \
+#define LA_AMX_MULTIPLY(sum, left, right)                                              \
     case sum:                                                                          \
-        __asm__ volatile("tdpbf16ps %%tmm" #right ", %%tmm4, %%tmm" #sum : : :);       \
+        __asm__ volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum       \
+                         :                                                             \
+                         :                                                             \
+                         :);                                                           \
         break;
 #define LA_AMX_SUMS(of) of(0) of(1) of(2) of(3)
 #endif
@@ -193,90 +188,122 @@ amx_clear(struct amx_register *all, const int sum, const enum la_products by)
     memset(&all[sum], 0, sizeof(all[sum]));
 }
 
-/* Register `sum` += the product of the rows and amx_right(sum). */
+/* Register `sum` of a block += the product of its rows and its columns. */
 INLINE void
 amx_multiply(struct amx_register *all, const int sum, const enum la_products by)
 {
 #if LA_HAS_AMX
     if (by == LA_AMX_PRODUCTS) {
         switch (sum) {
-            LA_AMX_MULTIPLY(0, 5)
-            LA_AMX_MULTIPLY(1, 6)
-            LA_AMX_MULTIPLY(2, 7)
-            LA_AMX_MULTIPLY(3, 5)
+            LA_AMX_MULTIPLY(0, 4, 6)
+            LA_AMX_MULTIPLY(1, 4, 7)
+            LA_AMX_MULTIPLY(2, 5, 6)
+            LA_AMX_MULTIPLY(3, 5, 7)
         }
         return;
     }
 #endif
     (void)by;
-    plain_amx_multiply(all, sum, LA_AMX_LEFT, amx_right(sum));
+    plain_amx_multiply(all, sum, LA_AMX_LEFT + sum / 2, LA_AMX_RIGHT + sum % 2);
 }
 
-/* Sets the registers up, and gives them back.  A kernel uses them between these two
- * alone, where it calls nothing: a signal handler in Python, which runs while a call
- * polls, may use other libraries that set them up differently, and threads that hold no
- * tiles are cheaper to switch.  Functions need not preserve them for their callers. */
+/* Sets the registers up, unless they are: this takes as long as a dozen products.  They
+ * stay so until the kernel returns or polls for longer than a look at the clock: what
+ * runs then may set them up differently (cpu.h). */
 INLINE void
-amx_begin(const enum la_products by)
+amx_begin(int *tiles, const enum la_products by)
 {
 #if LA_HAS_AMX
-    if (by == LA_AMX_PRODUCTS) {
+    if (by == LA_AMX_PRODUCTS && !*tiles) {
         __asm__ volatile("ldtilecfg %0" : : "m"(amx_registers) : "memory");
+        *tiles = 1;
     }
 #endif
-    (void)by;
+    (void)tiles, (void)by;
 }
 
+/* A product A B of a sum of them.  Both hold zeros up to a multiple of LA_AMX_PAIRS
+ * pairs; rows of A past its last one may hold anything. */
+struct amx_term {
+    struct block a, b;
+    ptrdiff_t pairs;
+};
+
+/* Register `sum` to x, of which `rows` rows exist. */
 INLINE void
-amx_end(const enum la_products by)
+amx_store_rows(struct block x, ptrdiff_t rows, const struct amx_register *all,
+               const int sum, const enum la_products by)
 {
-#if LA_HAS_AMX
-    if (by == LA_AMX_PRODUCTS) {
-        __asm__ volatile("tilerelease" : : : "memory");
+    _Alignas(LA_ALIGN) T room[LA_AMX_ROWS * VL];
+    if (rows >= LA_AMX_ROWS) {
+        amx_store(x.x, x.ld, all, sum, by);
+        return;
     }
-#endif
-    (void)by;
-}
-
-/* The nr sums of LA_AMX_ROWS rows = 0. */
-INLINE void
-amx_clear_sums(struct amx_register *all, const int nr, const enum la_products by)
-{
-    LA_EACH(j, nr) {
-        amx_clear(all, j, by);
+    amx_store(room, VL, all, sum, by);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        vstore(&x.x[i * x.ld], vload(&room[i * VL]));
     }
 }
 
-/* They += A B.  Both hold zeros up to a multiple of LA_AMX_PAIRS pairs; rows of A past
- * its last one may hold anything. */
+/* x = the sum of `count` terms, for two registers of rows if `tall`, and of columns, if
+ * `wide`, from vector j on. */
 INLINE void
-amx_add_product(struct amx_register *all, const int nr, struct block a, struct block b,
-                ptrdiff_t pairs, const enum la_products by)
+amx_block(struct amx_register *all, struct block x, ptrdiff_t rows, ptrdiff_t j,
+          const struct amx_term *terms, int count, const int tall, const int wide,
+          const enum la_products by)
 {
-    for (ptrdiff_t l = 0; l < pairs; l += LA_AMX_PAIRS) {
-        amx_load(all, LA_AMX_LEFT, &a.x[l], a.ld, by);
-        LA_EACH(j, nr) {
-            amx_load(all, amx_right(j), &b.x[l * b.ld + j * VL], b.ld, by);
-            amx_multiply(all, j, by);
+    LA_EACH(sum, 4) {
+        if (sum / 2 <= tall && sum % 2 <= wide) {
+            amx_clear(all, sum, by);
+        }
+    }
+    for (int t = 0; t < count; t++) {
+        const struct block a = terms[t].a, b = block_at(terms[t].b, 0, j * VL);
+        for (ptrdiff_t l = 0; l < terms[t].pairs; l += LA_AMX_PAIRS) {
+            amx_load(all, LA_AMX_LEFT, &a.x[l], a.ld, by);
+            amx_load(all, LA_AMX_RIGHT, &b.x[l * b.ld], b.ld, by);
+            amx_multiply(all, 0, by);
+            if (wide) {
+                amx_load(all, LA_AMX_RIGHT + 1, &b.x[l * b.ld + VL], b.ld, by);
+                amx_multiply(all, 1, by);
+            }
+            if (tall) {
+                amx_load(all, LA_AMX_LEFT + 1, &a.x[LA_AMX_ROWS * a.ld + l], a.ld, by);
+                amx_multiply(all, 2, by);
+            }
+            if (tall && wide) {
+                amx_multiply(all, 3, by);
+            }
+        }
+    }
+    LA_EACH(sum, 4) {
+        if (sum / 2 <= tall && sum % 2 <= wide) {
+            const ptrdiff_t i = sum / 2 * LA_AMX_ROWS;
+            amx_store_rows(block_at(x, i, (j + sum % 2) * VL), rows - i, all, sum, by);
         }
     }
 }
 
-/* The first `rows` rows of x = the sums. */
+/* The first `rows` rows of x = the sum of `count` terms, up to LA_AMX_BLOCK rows of nr
+ * vectors. */
 INLINE void
-amx_store_sums(struct block x, const struct amx_register *all, const int nr,
-               ptrdiff_t rows, const enum la_products by)
+amx_rows(struct amx_register *all, struct block x, ptrdiff_t rows, const int nr,
+         const struct amx_term *terms, int count, const enum la_products by)
 {
-    LA_EACH(j, nr) {
-        _Alignas(LA_ALIGN) T room[LA_AMX_ROWS * VL];
-        if (rows >= LA_AMX_ROWS) {
-            amx_store(&x.x[j * VL], x.ld, all, j, by);
-            continue;
+    const int tall = rows > LA_AMX_ROWS;
+    for (int j = 0; j + 1 < nr; j += 2) {
+        if (tall) {
+            amx_block(all, x, rows, j, terms, count, 1, 1, by);
         }
-        amx_store(room, VL, all, j, by);
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            vstore(&x.x[i * x.ld + j * VL], vload(&room[i * VL]));
+        else {
+            amx_block(all, x, rows, j, terms, count, 0, 1, by);
         }
+    }
+    if (nr % 2 == 1 && tall) {
+        amx_block(all, x, rows, nr - 1, terms, count, 1, 0, by);
+    }
+    else if (nr % 2 == 1) {
+        amx_block(all, x, rows, nr - 1, terms, count, 0, 0, by);
     }
 }
 #endif

@@ -1,4 +1,4 @@
-/* amx_tiles.h: the tiles of micro.h by AMX: LA_AMX_ROWS rows from i (or l) on, as far
+/* amx_tiles.h: the tiles of micro.h by AMX: LA_AMX_BLOCK rows from i (or l) on, as far
  * as they exist, of one column tile of nr vectors.
  *
  * Tiles also hold scores of tokens that their rows must not see: zeros.  Zero times inf
@@ -12,6 +12,8 @@
 #include "micro.h"
 
 #if LA_HAS_HALVES
+_Static_assert(LA_AMX_BLOCK == 2 * LA_AMX_PAIRS, "rows see a part of their own tokens");
+
 /* What the tiles of one column tile read and write. */
 struct amx_sweep {
     const struct sweep *of;
@@ -22,39 +24,29 @@ struct amx_sweep {
     struct amx_register *all;
 };
 
-/* The sums += rows of X V.  Part `own` holds the rows' own tokens. */
-INLINE void
-amx_add_tokens(const struct amx_sweep *c, ptrdiff_t i, const int nr,
-               const enum la_products by)
-{
-    const ptrdiff_t own = i / 2 / LA_AMX_PAIRS * LA_AMX_PAIRS,
-                    next = own + LA_AMX_PAIRS;
-    const struct block x = block_at(c->of->pairs.dots, i, 0);
-    amx_add_product(c->all, nr, block_at(x, 0, own), block_at(c->finite, own, 0),
-                    LA_AMX_PAIRS, by);
-    if (c->of->upper) {
-        amx_add_product(c->all, nr, block_at(x, 0, next), block_at(c->values, next, 0),
-                        lanes_of(c->of->rows, by) - next, by);
-    }
-    else {
-        amx_add_product(c->all, nr, x, c->values, own, by);
-    }
-}
-
-/* Rows of O = X V + A S, but for what amx_finish_row adds. */
+/* LA_AMX_BLOCK rows of O = X V + A S, as far as they exist, but for what
+ * amx_finish_rows adds.  Part `own` of X V holds the rows' own tokens. */
 INLINE void
 amx_read_rows(const struct amx_sweep *c, ptrdiff_t i, const int nr,
               const enum la_products by)
 {
     const struct sweep *s = c->of;
+    struct amx_term terms[3];
+    int count = 0;
     la_fetch_some(s->ahead);
-    amx_clear_sums(c->all, nr, by);
     if (s->dots.x != NULL) {
-        amx_add_tokens(c, i, nr, by);
+        const ptrdiff_t own = i / 2, next = own + LA_AMX_PAIRS;
+        const ptrdiff_t from = s->upper ? next : 0;
+        const ptrdiff_t to = s->upper ? lanes_of(s->rows, by) : own;
+        const struct block x = block_at(s->pairs.dots, i, 0);
+        terms[count++] = (struct amx_term){block_at(x, 0, own),
+                                           block_at(c->finite, own, 0), LA_AMX_PAIRS};
+        terms[count++] = (struct amx_term){block_at(x, 0, from),
+                                           block_at(c->values, from, 0), to - from};
     }
-    amx_add_product(c->all, nr, block_at(s->pairs.a, i, 0), c->s, lanes_of(s->K, by),
-                    by);
-    amx_store_sums(block_at(c->o, i, 0), c->all, nr, c->rows - i, by);
+    terms[count++] =
+        (struct amx_term){block_at(s->pairs.a, i, 0), c->s, lanes_of(s->K, by)};
+    amx_rows(c->all, block_at(c->o, i, 0), c->rows - i, nr, terms, count, by);
 }
 
 /* Row i of O += scores of the tokens of its own part, times values that are not
@@ -100,42 +92,53 @@ amx_finish_rows(const struct amx_sweep *c, const int nr)
 INLINE void
 amx_read_tiles(const struct amx_sweep *c, const int nr, const enum la_products by)
 {
-    for (ptrdiff_t i = 0; i < c->rows; i += LA_AMX_ROWS) {
+    for (ptrdiff_t i = 0; i < c->rows; i += LA_AMX_BLOCK) {
         amx_read_rows(c, i, nr, by);
     }
     amx_finish_rows(c, nr);
 }
 
-/* The next S from rows of B^T V, as far as they exist, for one column tile. */
+/* The next S from rows of B^T V, as far as they exist, for one column tile; and its
+ * pairs, where they are held. */
 INLINE void
 amx_add_rows(const struct amx_sweep *c, const T *sums, struct state_tile to,
              ptrdiff_t l, const int compensated, const int nr)
 {
-    for (ptrdiff_t r = 0; r < LA_AMX_ROWS && l + r < c->of->K; r += MR) {
+    const ptrdiff_t left = c->of->K - l,
+                    rows = left < LA_AMX_BLOCK ? left : LA_AMX_BLOCK;
+    for (ptrdiff_t r = 0; r < rows; r += MR) {
         add_sums(c->of, c->col, to, l + r, sums + r * nr * VL, compensated, nr);
+    }
+    if (c->of->held != NULL) {
+        const struct block s = {to.s + l * nr * VL, nr * VL};
+        pair_rows(block_at(c->s, l / 2, 0), s, rows, nr * VL, c->of->pairs.by);
     }
 }
 
-/* The next S, for one column tile. */
+/* The next S, for one column tile.  Sums are added to S after the next ones have been
+ * stored: loads wait for what a tile register has just stored. */
 INLINE void
 amx_write_tiles(const struct amx_sweep *c, struct state_tile to, const int compensated,
                 const int nr, const enum la_products by)
 {
-    _Alignas(LA_ALIGN) T room[2][LA_AMX_ROWS * NR * VL];
+    _Alignas(LA_ALIGN) T room[2][LA_AMX_BLOCK * NR * VL];
     const struct sweep *s = c->of;
     int turn = 0;
-    for (ptrdiff_t l = 0; l < s->K + LA_AMX_ROWS; l += LA_AMX_ROWS, turn ^= 1) {
+    for (ptrdiff_t l = 0; l < s->K + LA_AMX_BLOCK; l += LA_AMX_BLOCK, turn ^= 1) {
         if (l < s->K) {
+            const struct amx_term sums = {block_at(s->pairs.b, l, 0), c->values,
+                                          lanes_of(s->rows, by)};
             la_fetch_some(s->ahead);
-            amx_clear_sums(c->all, nr, by);
-            amx_add_product(c->all, nr, block_at(s->pairs.b, l, 0), c->values,
-                            lanes_of(s->rows, by), by);
-            amx_store_sums((struct block){room[turn], nr * VL}, c->all, nr, LA_AMX_ROWS,
-                           by);
+            amx_rows(c->all, (struct block){room[turn], nr * VL},
+                     round_up(s->K - l, LA_AMX_ROWS), nr, &sums, 1, by);
         }
         if (l > 0) {
-            amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_ROWS, compensated, nr);
+            amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_BLOCK, compensated, nr);
         }
+    }
+    if (s->held != NULL) {
+        clear_rows(c->s, lanes_of(s->K, by), padded_lanes(s->K, by));
+        s->held[c->col / (NR * VL)] = to.s;
     }
 }
 
@@ -175,9 +178,13 @@ amx_make_pairs(struct amx_sweep *c, ptrdiff_t at, T *finite, ptrdiff_t width, in
             c->finite = finite_pairs(finite, c->values, lanes, width);
         }
     }
-    if (what & LA_READ) {
-        const struct block s = {(T *)state_read(of) + at, width};
-        paired(of->pairs.s.x, s, of->K, width, by);
+    const T *const s = state_read(of) + at;
+    const T **const held = of->held != NULL ? &of->held[c->col / (NR * VL)] : NULL;
+    if (what & LA_READ && (held == NULL || *held != s)) {
+        paired(c->s.x, (struct block){(T *)s, width}, of->K, width, by);
+        if (held != NULL) {
+            *held = s;
+        }
     }
 }
 
@@ -193,13 +200,13 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
     struct amx_sweep c = {.of = s,
                           .col = col,
                           .rows = round_up(s->rows, MR),
-                          .s = {s->pairs.s.x, nr * VL},
+                          .s = {s->pairs.s.x + col * padded_lanes(s->K, by), nr * VL},
                           .values = {room, nr * VL},
                           .finite = {room, nr * VL},
                           .o = block_at(s->o, 0, col),
                           .all = all};
     amx_make_pairs(&c, at, finite, nr * VL, what);
-    amx_begin(by);
+    amx_begin(s->pairs.tiles, by);
     if (what & LA_READ) {
         amx_read_tiles(&c, nr, by);
     }
@@ -209,7 +216,6 @@ amx_sweep(const struct sweep *s, ptrdiff_t col, int what, const int nr,
     else if (what & LA_WRITE) {
         amx_write_tiles(&c, state_tile(s, at), 0, nr, by);
     }
-    amx_end(by);
 }
 
 /* Vectors of scores of each row, from column `col` on. */
@@ -217,11 +223,12 @@ INLINE void
 amx_score_tile(const struct sweep *c, struct amx_register *all, ptrdiff_t i,
                ptrdiff_t col, const int nr, const enum la_products by)
 {
+    const struct amx_term scores = {block_at(c->pairs.a, i, 0),
+                                    block_at(c->pairs.keys, 0, col),
+                                    lanes_of(c->K, by)};
     la_fetch_some(c->ahead);
-    amx_clear_sums(all, nr, by);
-    amx_add_product(all, nr, block_at(c->pairs.a, i, 0),
-                    block_at(c->pairs.keys, 0, col), lanes_of(c->K, by), by);
-    amx_store_sums(block_at(c->dots, i, col), all, nr, round_up(c->rows, MR) - i, by);
+    amx_rows(all, block_at(c->dots, i, col), round_up(c->rows, MR) - i, nr, &scores, 1,
+             by);
 }
 
 /* The scores of a chunk. */
@@ -230,15 +237,13 @@ amx_score_tiles(const struct sweep *c, const enum la_products by)
 {
     const ptrdiff_t rows = round_up(c->rows, MR);
     struct amx_register all[8];
-    amx_begin(by);
-    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_ROWS) {
-        const ptrdiff_t next = i + LA_AMX_ROWS, part = 2 * LA_AMX_PAIRS;
-        const ptrdiff_t first = c->upper ? i / part * part : 0;
+    amx_begin(c->pairs.tiles, by);
+    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_BLOCK) {
+        const ptrdiff_t next = i + LA_AMX_BLOCK, first = c->upper ? i : 0;
         const ptrdiff_t end = c->upper || rows < next ? rows : next;
         LA_BY_TILES(round_up(end, VL) - first,
                     amx_score_tile(c, all, i, first + col, nr, by));
     }
-    amx_end(by);
 }
 #endif
 

@@ -182,7 +182,15 @@ store_by_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bl
         const vec scale = vset1(factor ? factor[i] : 1);
         const T *from = src.x + i * src.ld;
         char *to = dst + i * rs;
-        for (ptrdiff_t j = 0; j < whole; j += VL) {
+        ptrdiff_t j = 0;
+        for (; type == LA_BFLOAT && j + 4 * VL <= whole; j += 4 * VL) {
+            vec x[4];
+            LA_EACH(l, 4) {
+                x[l] = vload(&from[j + l * VL]) * scale;
+            }
+            vwrite_each(to + j * size, VL * size, x, 4, type);
+        }
+        for (; j < whole; j += VL) {
             vwrite(to + j * size, vload(&from[j]) * scale, type);
         }
     }

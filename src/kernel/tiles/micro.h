@@ -37,7 +37,9 @@ struct sweep {
     int upper;            /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
     struct pairs pairs;     /* all zeros: products of floats */
-    int scored; /* scores made the pairs of A and B, which have not changed since */
+    int scored;     /* scores made the pairs of A and B, which have not changed since */
+    const T **held; /* with AMX, by column tile: the state whose pairs are at pairs.s,
+                       where sweeps alone change it; or NULL */
 };
 
 /* S as it is read. */

@@ -4,18 +4,38 @@
 
 #include "pairs.h"
 
-/* dst^T = the first `some` rows of the VL x VL lanes of src, then zeros. */
+/* dst = the VL x VL lanes of x transposed. */
 INLINE void
-store_transposed(struct block dst, struct block src, ptrdiff_t some)
+store_transposed(struct block dst, vec x[])
 {
-    vec x[VL];
-    LA_EACH(i, VL) {
-        x[i] = i < some ? vload(&src.x[i * src.ld]) : (vec){0};
-    }
     vtranspose(x);
     LA_EACH(i, VL) {
         vstore(&dst.x[i * dst.ld], x[i]);
     }
+}
+
+#if LA_HAS_HALVES
+INLINE int
+pair_transposed_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                   ptrdiff_t lanes, const enum la_products by)
+{
+    ivec most = {0};
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        for (ptrdiff_t l = 0; l < lanes; l += VL) {
+            const struct block from = block_at(src, j, 2 * l);
+            vec x[VL];
+            LA_EACH(i, VL) {
+                x[i] = (vec){0};
+                if (j + i < rows) {
+                    const T *row = &from.x[i * from.ld];
+                    x[i] = pair_of_columns(row, cols - 2 * l, by);
+                }
+                note_sizes(&most, x[i], by);
+            }
+            store_transposed(block_at(dst, l, j), x);
+        }
+    }
+    return reaches_infinity(most);
 }
 
 /* Lane j of row l of dst: columns 2 l and 2 l + 1 of row j of src; zeros past rows and
@@ -24,15 +44,30 @@ static void
 pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                 enum la_products by)
 {
-    _Alignas(LA_ALIGN) T room[VL * VL];
-    const struct block part = {room, VL};
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        const ptrdiff_t some = rows - j < VL ? rows - j : VL;
-        for (ptrdiff_t l = 0; l < padded_lanes(cols, by); l += VL) {
-            pair_columns(part, block_at(src, j, 2 * l), some, cols - 2 * l, 2 * VL, by);
-            store_transposed(block_at(dst, l, j), part, some);
+    const ptrdiff_t lanes = padded_lanes(cols, by);
+    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
+        pair_transposed_by(dst, src, rows, cols, lanes, LA_NATIVE_PRODUCTS)) {
+        pair_transposed_by(dst, src, rows, cols, lanes, LA_BFLOAT_PRODUCTS);
+    }
+}
+
+INLINE int
+pair_rows_transposed_by(struct block dst, struct block src, ptrdiff_t rows,
+                        ptrdiff_t cols, ptrdiff_t lanes, const enum la_products by)
+{
+    ivec most = {0};
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        for (ptrdiff_t t = 0; t < lanes; t += VL) {
+            vec x[VL];
+            LA_EACH(i, VL) {
+                const ptrdiff_t row = 2 * (t + i);
+                x[i] = pair_of_rows(&src.x[row * src.ld + j], src.ld, rows - row, by);
+                note_sizes(&most, x[i], by);
+            }
+            store_transposed(block_at(dst, j, t), x);
         }
     }
+    return reaches_infinity(most);
 }
 
 /* Lane t of row j of dst: rows 2 t and 2 t + 1 of column j of src; zeros past rows. */
@@ -40,18 +75,13 @@ static void
 pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                      enum la_products by)
 {
-    _Alignas(LA_ALIGN) T room[VL * VL];
-    const struct block part = {room, VL};
-    for (ptrdiff_t j = 0; j < cols; j += VL) {
-        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
-            const ptrdiff_t left = rows - 2 * t, some = left < 2 * VL ? left : 2 * VL;
-            pair_rows(part, block_at(src, 2 * t, j), some, VL, by);
-            store_transposed(block_at(dst, j, t), part, (some + 1) / 2);
-        }
+    const ptrdiff_t lanes = padded_lanes(rows, by);
+    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
+        pair_rows_transposed_by(dst, src, rows, cols, lanes, LA_NATIVE_PRODUCTS)) {
+        pair_rows_transposed_by(dst, src, rows, cols, lanes, LA_BFLOAT_PRODUCTS);
     }
 }
 
-#if LA_HAS_HALVES
 /* Words 2 t of x and y, one after the other, and words 2 t + 1. */
 INLINE void
 split_words(T *even, T *odd, vec x, vec y)
@@ -94,6 +124,20 @@ split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t c
     }
 }
 #else
+static void
+pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+}
+
+static void
+pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                     enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+}
+
 static void
 split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                  enum la_products by)

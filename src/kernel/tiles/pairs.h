@@ -19,9 +19,10 @@ enum { LA_PAIRED_ROWS = 64 }; /* the most rows of a sweep that takes pairs */
 /* The scratch of a sweep (micro.h) for its operands, if it takes pairs. */
 struct pairs {
     enum la_products by;
+    int *tiles;           /* la_head's */
     struct block a, keys; /* of the rows of A and of B */
     struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
-    struct block s;       /* with AMX: of the columns of a column tile of S */
+    struct block s;       /* with AMX: of the columns of S, by column tiles like S */
 };
 
 /* Whether products are of 16 rows at a time (amx.h). */
@@ -103,32 +104,67 @@ pair_of(vec x, vec y)
 }
 
 #if defined(__AVX512F__)
-/* x and y as bfloat16, one after the other; *most: the largest of all, times 2. */
-INLINE __m512i
-native_operands(vec x, vec y, __m512i *most)
+/* x and y as bfloat16, one after the other; numbers far from 0 become infinite. */
+INLINE vec
+native_operands(vec x, vec y)
 {
-    __m512i both;
+    vec both;
     __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(y), "v"(x));
-    *most = _mm512_max_epu16(*most, _mm512_add_epi16(both, both)); /* without signs */
     return both;
 }
 
-/* Whether one of them is not finite. */
-INLINE int
-reaches_infinity(__m512i most)
-{
-    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16((short)0xff00)) != 0;
-}
-
 INLINE vec
-native_pair_of(vec x, vec y, __m512i *most)
+native_pair_of(vec x, vec y)
 {
     typedef uint16_t words __attribute__((vector_size(64)));
     const words order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return (vec)_mm512_permutexvar_epi16((__m512i)order, native_operands(x, y, most));
+    const __m512i both = (__m512i)native_operands(x, y);
+    return (vec)_mm512_permutexvar_epi16((__m512i)order, both);
 }
 #endif
+
+/* most = the larger of itself and the sizes of pairs, times 2, if the processor
+ * converted them. */
+INLINE void
+note_sizes(ivec *most, vec pairs, const enum la_products by)
+{
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        const __m512i sizes = _mm512_add_epi16((__m512i)pairs, (__m512i)pairs);
+        *most = (ivec)_mm512_max_epu16((__m512i)*most, sizes);
+    }
+#endif
+    (void)most, (void)pairs, (void)by;
+}
+
+/* Whether one of them is not finite. */
+INLINE int
+reaches_infinity(ivec most)
+{
+#if defined(__AVX512F__)
+    const __m512i infinity = _mm512_set1_epi16((short)0xff00);
+    return _mm512_cmpge_epu16_mask((__m512i)most, infinity) != 0;
+#else
+    (void)most;
+    return 0;
+#endif
+}
+
+/* The pairs of VL columns of two rows; zeros for those that do not exist. */
+INLINE vec
+pair_of_rows(const T *row, ptrdiff_t ld, ptrdiff_t rows, const enum la_products by)
+{
+    const vec x = rows > 0 ? vload(row) : (vec){0};
+    const vec y = rows > 1 ? vload(row + ld) : (vec){0};
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        return native_pair_of(x, y);
+    }
+#endif
+    (void)by;
+    return pair_of(x, y);
+}
 
 /* Lane j of row t of dst: columns j of rows 2 t and 2 t + 1 of src; zeros past the
  * last row.  Returns whether a number that the processor converted is not finite. */
@@ -136,29 +172,16 @@ INLINE int
 pair_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
              const enum la_products by)
 {
-    int far = 0;
-#if defined(__AVX512F__)
-    __m512i most = _mm512_setzero_si512();
-#endif
+    ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i += 2) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const T *p = &src.x[i * src.ld + j];
-            const vec x = vload(p), y = i + 1 < rows ? vload(p + src.ld) : (vec){0};
-            T *to = &dst.x[i / 2 * dst.ld + j];
-#if defined(__AVX512F__)
-            if (by == LA_NATIVE_PRODUCTS) {
-                vstore(to, native_pair_of(x, y, &most));
-                continue;
-            }
-#endif
-            vstore(to, pair_of(x, y));
+            const T *row = &src.x[i * src.ld + j];
+            const vec pairs = pair_of_rows(row, src.ld, rows - i, by);
+            note_sizes(&most, pairs, by);
+            vstore(&dst.x[i / 2 * dst.ld + j], pairs);
         }
     }
-#if defined(__AVX512F__)
-    far = reaches_infinity(most);
-#endif
-    (void)by;
-    return far;
+    return reaches_infinity(most);
 }
 
 /* The same.  Returns whether a number may not be finite. */
@@ -174,46 +197,38 @@ pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
     return 0;
 }
 
+/* The pairs of 2 VL columns of a row; zeros past `cols`. */
+INLINE vec
+pair_of_columns(const T *row, ptrdiff_t cols, const enum la_products by)
+{
+    const vec x = some_columns(row, 0, cols), y = some_columns(row, VL, cols);
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        return native_operands(x, y);
+    }
+#endif
+    vec pairs;
+    const u16 halves[] = {to_operand(x), to_operand(y)};
+    memcpy(&pairs, halves, sizeof(pairs));
+    (void)by;
+    return pairs;
+}
+
 /* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols, up
  * to `width` rounded up to whole vectors. */
 INLINE int
 pair_columns_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                 ptrdiff_t width, const enum la_products by)
 {
-    int far = 0;
-#if defined(__AVX512F__)
-    __m512i most = _mm512_setzero_si512();
-#endif
+    ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const T *row = src.x + i * src.ld;
-        ptrdiff_t j = 0;
-#if defined(__AVX512F__)
-        const ptrdiff_t whole = cols < width ? cols : width;
-        for (; by == LA_NATIVE_PRODUCTS && j + 2 * VL <= whole; j += 2 * VL) {
-            _mm512_store_si512(
-                &dst.x[i * dst.ld + j / 2],
-                native_operands(vload(&row[j]), vload(&row[j + VL]), &most));
-        }
-#endif
-        for (; j < width; j += 2 * VL) {
-            const vec x = some_columns(row, j, cols),
-                      y = some_columns(row, j + VL, cols);
-            char *to = (char *)&dst.x[i * dst.ld + j / 2];
-#if defined(__AVX512F__)
-            if (by == LA_NATIVE_PRODUCTS) {
-                _mm512_store_si512(to, native_operands(x, y, &most));
-                continue;
-            }
-#endif
-            *(u16_any *)to = (u16_any)to_operand(x);
-            *(u16_any *)(to + 2 * VL) = (u16_any)to_operand(y);
+        for (ptrdiff_t j = 0; j < width; j += 2 * VL) {
+            const vec pairs = pair_of_columns(&src.x[i * src.ld + j], cols - j, by);
+            note_sizes(&most, pairs, by);
+            vstore(&dst.x[i * dst.ld + j / 2], pairs);
         }
     }
-#if defined(__AVX512F__)
-    far = reaches_infinity(most);
-#endif
-    (void)by;
-    return far;
+    return reaches_infinity(most);
 }
 
 static void
@@ -293,23 +308,26 @@ wider_of(ptrdiff_t d, ptrdiff_t m)
 
 /* The same for AMX: tiles read rows and lanes past the last ones. */
 static void
-take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
+               ptrdiff_t W)
 {
     const ptrdiff_t all = round_up(rows, LA_AMX_ROWS), lanes = padded_lanes(K, x->by);
     x->a = take_block(arena, all, lanes);
     x->keys = take_block(arena, lanes, all);
     x->b = take_block(arena, round_up(K, LA_AMX_ROWS), padded_lanes(all, x->by));
     x->dots = take_block(arena, all, padded_lanes(all, x->by));
-    x->s = take_block(arena, lanes, NR * VL);
+    x->s.x = take(arena, lanes, round_up(W, VL));
 }
 
-/* Scratch for the pairs of a chunk of `rows` rows, if the head's products take any. */
+/* Scratch for the pairs of a chunk of `rows` rows, and of a state of up to K rows and W
+ * columns, if the head's products take any. */
 static struct pairs
-take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K)
+take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
+           ptrdiff_t W)
 {
-    struct pairs x = {.by = h->products};
+    struct pairs x = {.by = h->products, .tiles = h->tiles};
     if (by_amx(x.by)) {
-        take_amx_pairs(&x, arena, rows, K);
+        take_amx_pairs(&x, arena, rows, K, W);
     }
     else if (x.by != LA_FLOAT_PRODUCTS) {
         const ptrdiff_t all = round_up(rows, MR);
@@ -317,6 +335,26 @@ take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff
         x.keys = take_block(arena, round_up((K + 1) / 2, VL), rows);
         x.b = take_block(arena, all / 2, K);
         x.dots = take_block(arena, all, all / 2);
+    }
+    return x;
+}
+
+/* Scratch of sweeps that hold the pairs of their state (struct sweep). */
+static const T **
+take_held(const struct la_head *h, struct arena *arena, ptrdiff_t W)
+{
+    const size_t tiles = ((size_t)W + NR * VL - 1) / (NR * VL);
+    const size_t bytes = times(tiles, sizeof(const T *));
+    return by_amx(h->products) ? (const T **)take_numbers(arena, bytes / sizeof(T) + 1)
+                               : NULL;
+}
+
+/* The same scratch, but for the pairs of a state (K, W): for another state. */
+static struct pairs
+take_state_pairs(struct pairs x, struct arena *arena, ptrdiff_t K, ptrdiff_t W)
+{
+    if (by_amx(x.by)) {
+        x.s.x = take(arena, padded_lanes(K, x.by), round_up(W, VL));
     }
     return x;
 }

@@ -51,6 +51,33 @@ score_sums(T *sum, const struct sweep *c, const T *z)
     }
 }
 
+/* sum_i = a_i.(z + b_0 + ... + b_i), without scores, which may have been rounded;
+ * seen = b_0 + ... + b_rows-1. */
+static void
+seen_sums(T *sum, T *seen, struct block a, struct block b, const T *z, ptrdiff_t rows)
+{
+    clear(seen, b.ld);
+    for (ptrdiff_t first = 0; first < rows; first += VL) {
+        vec part[VL];
+        LA_EACH(r, VL) {
+            part[r] = (vec){0};
+        }
+        for (ptrdiff_t l = 0; l < b.ld; l += VL) {
+            const vec before = vload(&z[l]);
+            vec here = vload(&seen[l]);
+            LA_EACH(r, VL) {
+                const ptrdiff_t i = first + r;
+                if (i < rows) {
+                    here += vload(&b.x[i * b.ld + l]);
+                    part[r] = vfma(vload(&a.x[i * a.ld + l]), before + here, part[r]);
+                }
+            }
+            vstore(&seen[l], here);
+        }
+        vstore(&sum[first], lane_sums(part));
+    }
+}
+
 /* Begins a sum over this many tokens, in chunks of `rows`, that is compensated if long.
  * If all chunks are alike, each addition may round the same way, and a few hundred of
  * them exceeded the error bound.  Compensation costs the memory traffic of a second
@@ -109,6 +136,15 @@ sum_of_columns(struct block b, ptrdiff_t rows, ptrdiff_t l)
         sum += vload(&b.x[i * b.ld + l]);
     }
     return sum;
+}
+
+/* z += sum, compensated with `lost` */
+INLINE void
+add_row(T *z, T *lost, const T *sum, ptrdiff_t count)
+{
+    for (ptrdiff_t l = 0; l < count; l += VL) {
+        add_to_sum(&z[l], &lost[l], vload(&sum[l]));
+    }
 }
 
 /* z += sum of the rows of b, compensated with `lost` */

@@ -4,6 +4,15 @@
 
 #include "amx_tiles.h"
 
+/* The pairs of the state are made anew: it has changed. */
+INLINE void
+forget_pairs(const struct sweep *c)
+{
+    for (ptrdiff_t col = 0; c->held != NULL && col < c->W; col += NR * VL) {
+        c->held[col / (NR * VL)] = NULL;
+    }
+}
+
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
 read_tiles(const struct sweep *c, ptrdiff_t col, const T *s, struct block values,
@@ -175,37 +184,67 @@ carry_tile(const struct sweep *c, ptrdiff_t col, const int nr)
     carry_of[nr - 1](c, col);
 }
 
-/* Zeros for the tokens of a part of row i of X that the row must not see; `own`: its
- * place in the part. */
-INLINE void
-hide_tokens(T *x, ptrdiff_t own, const int upper)
+#if LA_HAS_HALVES
+/* Of the pairs of 2 VL scores, those of tokens that a row must see; `own`: its place
+ * from the first of them on. */
+INLINE vec
+seen_pairs(vec pairs, ptrdiff_t own, const int upper)
 {
     const ivec place = (ivec){0} + (INT)own, low = (ivec){0} + 0xffff;
-    for (ptrdiff_t l = 0; l < LA_AMX_PAIRS; l += VL) {
-        const ivec first = 2 * (viota() + (INT)l), second = first + 1;
-        const ivec seen = upper ? ((first >= place) & low) | ((second >= place) & ~low)
-                                : ((first <= place) & low) | ((second <= place) & ~low);
-        vstore(&x[l], vkeep(seen, vload(&x[l])));
+    const ivec first = 2 * viota(), second = first + 1;
+    const ivec seen = upper ? ((first >= place) & low) | ((second >= place) & ~low)
+                            : ((first <= place) & low) | ((second <= place) & ~low);
+    return vkeep(seen, pairs);
+}
+
+/* The pairs of row i of X, as far as tiles hold them: of its own part and of `cols`
+ * columns from `first` on, which end with it or begin with it. */
+INLINE void
+pair_seen_row(const struct sweep *c, ptrdiff_t i, const int upper, ivec *most,
+              const enum la_products by)
+{
+    const ptrdiff_t part = 2 * LA_AMX_PAIRS, own = i / part * part, next = own + part;
+    const ptrdiff_t end = upper ? round_up(c->rows, part) : next;
+    const ptrdiff_t cols = upper ? c->rows : next;
+    for (ptrdiff_t j = upper ? own : 0; j < end; j += 2 * VL) {
+        vec x = pair_of_columns(&c->dots.x[i * c->dots.ld + j], cols - j, by);
+        if (j >= own && j < next) {
+            x = seen_pairs(x, i - j, upper);
+        }
+        note_sizes(most, x, by);
+        vstore(&c->pairs.dots.x[i * c->pairs.dots.ld + j / 2], x);
     }
+}
+
+INLINE int
+pair_seen_scores_by(const struct sweep *c, ptrdiff_t rows, const enum la_products by)
+{
+    ivec most = {0};
+    for (ptrdiff_t i = 0; c->upper && i < rows; i++) {
+        pair_seen_row(c, i, 1, &most, by);
+    }
+    for (ptrdiff_t i = 0; !c->upper && i < rows; i++) {
+        pair_seen_row(c, i, 0, &most, by);
+    }
+    return reaches_infinity(most);
 }
 
 /* The pairs of the rows of X, as far as tiles hold them. */
 static void
 pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
 {
-    const struct block to = c->pairs.dots;
-    const ptrdiff_t part = 2 * LA_AMX_PAIRS;
-    for (ptrdiff_t i = 0; i < rows; i += LA_AMX_ROWS) {
-        const ptrdiff_t next = i + LA_AMX_ROWS, end = next < rows ? next : rows;
-        const ptrdiff_t own = i / part * part, first = c->upper ? own : 0;
-        const ptrdiff_t cols = (c->upper ? c->rows : end) - first;
-        pair_columns(block_at(to, i, first / 2), block_at(c->dots, i, first), end - i,
-                     cols, round_up(cols, part), c->pairs.by);
-        for (ptrdiff_t r = i; r < end; r++) {
-            hide_tokens(&to.x[r * to.ld + own / 2], r - own, c->upper);
-        }
+    if (one_by_one(c->pairs.by) == LA_BFLOAT_PRODUCTS ||
+        pair_seen_scores_by(c, rows, LA_NATIVE_PRODUCTS)) {
+        pair_seen_scores_by(c, rows, LA_BFLOAT_PRODUCTS);
     }
 }
+#else
+static void
+pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
+{
+    (void)c, (void)rows;
+}
+#endif
 
 /* Makes the pairs that all column tiles share. */
 static void
