@@ -50,7 +50,9 @@ enum la_property {
                            sequences */
     LA_TAKES_COMPLEX = 8192, /* also takes complex64 and complex128 */
     LA_HALF_STATES = 16384,  /* states may be stored in 16 bits */
-    LA_PRODUCTS = 32768      /* obeys set_products (pairs.h) */
+    LA_PRODUCTS = 32768,     /* obeys set_products (pairs.h) */
+    LA_HEAD_START = 65536 /* can carry the state to a range of tokens and compute that
+                             alone (head_start.c) */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; some
@@ -114,6 +116,14 @@ struct la_interleave {
     int index;              /* index of the head among the interleaved ones */
 };
 
+/* The tokens of a head whose outputs are wanted; those before them only change the
+ * state, which is a result where they are the last ones.  Both are multiples of
+ * LA_CUT_TOKENS or the end; a chunk that has begun before one of them is computed whole
+ * with the tokens before it. */
+struct la_tokens {
+    ptrdiff_t from, to;
+};
+
 /* The stages in which threads share a group of consecutive chunks of a head (stages.c):
  * the lengths of its chunks; what depends on their tokens alone; what the group takes
  * over from the one before; the states between chunks, from the first on, each thread
@@ -169,6 +179,7 @@ struct la_head {
     int normalize;
     int large;                        /* results exceed the caches */
     struct la_interleave *interleave; /* NULL: all tokens in one call */
+    const struct la_tokens *wanted;   /* NULL: all tokens (head_start.c) */
     void *rates;   /* of a pass: per group of channels, a row (dB, dC) per token */
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */
     int (*poll)(void *); /* called about once per chunk; nonzero: stop */

@@ -198,6 +198,10 @@ enum {
     LA_STAGE_SHARES = 4,        /* of a group's chunks, per thread */
     LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
     LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */
+    LA_CARRY_SHARE = 44,        /* per cent of a token's time that its state takes */
+    LA_START_THREADS = 3,       /* that share a head, each with a head start */
+    LA_START_COLUMNS = 96,      /* of wider values, panels take less time */
+    LA_START_WORK = 4000000,    /* for ranges that are even enough */
     LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (channel_split.c) */
 };
 

@@ -212,18 +212,16 @@ keeps_nothing(const struct decay *decay)
     return !decay->channels && decay->keep[0] == 0;
 }
 
-/* Reads the state, decays it and writes to it. */
+/* Reads the state if `what` says so, decays it and writes to it. */
 static void
-sweep_decayed(const struct decay *decay, struct sweep *c, int before)
+sweep_decayed(const struct decay *decay, struct sweep *c, int what, int before)
 {
-    if (before && forgets(decay, c->K)) {
+    if (before && what & LA_READ && forgets(decay, c->K)) {
         sweep(c, LA_READ);
-        forget_state(decay, c);
-        sweep(c, LA_WRITE);
-        return;
+        what = LA_WRITE;
     }
     forget_state(decay, c);
-    sweep(c, LA_READ | LA_WRITE);
+    sweep(c, what);
 }
 
 /* --- a bonus -------------------------------------------------------------- */

@@ -110,6 +110,14 @@ token_rows(const struct decay *decay, ptrdiff_t rows)
 
 /* --- one decay per token ------------------------------------------------------ */
 
+/* sum + g in the first `count` lanes, which are of earlier tokens, and 0 in others. */
+INLINE vec
+add_earlier(vec sum, T g, ptrdiff_t count)
+{
+    const ivec earlier = viota() < (ivec)((ivec){0} + (INT)count);
+    return vkeep(earlier, sum + vset1(g));
+}
+
 /* E_ij of columns [j, j + VL). */
 INLINE void
 pair_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t j)
@@ -117,8 +125,7 @@ pair_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t j)
     const struct block e = decay->pairs;
     vec sum = (vec){0};
     for (ptrdiff_t i = j; i < rows; i++) {
-        const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
-        sum = vkeep(earlier, sum + vset1(decay->g.x[i]));
+        sum = add_earlier(sum, decay->g.x[i], i - j);
         vstore(&e.x[i * e.ld + j], vexp(sum));
     }
 }
@@ -144,9 +151,9 @@ token_decay(const struct decay *decay, T sum, T rest, ptrdiff_t d)
     }
 }
 
-/* All factors of a chunk. */
+/* G, into start, and the decay of the state. */
 static void
-token_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
+token_sums(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
 {
     T *const start = decay->start + VL, sum = 0, rest = 0;
     start[-1] = 1;
@@ -155,6 +162,14 @@ token_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
         start[i] = sum;
     }
     token_decay(decay, sum, rest, d);
+}
+
+/* All factors of a chunk. */
+static void
+token_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
+{
+    T *const start = decay->start + VL;
+    token_sums(decay, rows, d);
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         pair_factors(decay, rows, j);
         vstore(&start[j], vexp(vload(&start[j])));
@@ -163,7 +178,21 @@ token_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
     }
 }
 
-/* Only the factors of the state after the chunk. */
+/* Those of the state after the chunk, with the same bits. */
+static void
+token_state_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
+{
+    token_sums(decay, rows, d);
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        vec sum = (vec){0};
+        for (ptrdiff_t i = j; i < rows; i++) {
+            sum = add_earlier(sum, decay->g.x[i], i - j);
+        }
+        vstore(&decay->end[j], vexp(sum));
+    }
+}
+
+/* The same from the last token on, without G. */
 static void
 token_ends(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
 {
@@ -310,6 +339,21 @@ load_decays(const struct la_head *h, struct span t, const struct decay *decay)
 {
     const ptrdiff_t rows = load_sums(h, t, decay);
     all_factors(h, decay, rows);
+    return rows;
+}
+
+/* The factors of what its writers add to the state after the chunk, in prepared rows:
+ * those of load_decays, to the bit, that to_end takes. */
+static ptrdiff_t
+load_writers_decays(const struct la_head *h, struct span t, const struct decay *decay)
+{
+    const ptrdiff_t rows = load_sums(h, t, decay);
+    if (decay->channels) {
+        all_factors(h, decay, rows);
+    }
+    else {
+        token_state_factors(decay, round_up(rows, MR), h->d);
+    }
     return rows;
 }
 

@@ -139,6 +139,29 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
     return h->n;
 }
 
+/* The state after the tokens before those that are wanted.  Returns where the scan
+ * continues, or -1 to stop. */
+static ptrdiff_t
+causal_head_start(const struct la_head *h, const struct causal_scratch *r,
+                  struct sweep c, ptrdiff_t i, struct la_fetch *look)
+{
+    without_scores(&c);
+    c.held = NULL;
+    for (c.rows = r->rows; i < head_start_end(h); i += r->rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        load_keys(h, span(i, r->rows, i + r->rows, h->n, look), r->b, r->v);
+        place_in_run(&c, h, &r->state, i, i + r->rows);
+        c.s = c.ends ? c.s : NULL;
+        sweep(&c, LA_WRITE);
+        if (h->normalize) {
+            add_rows(r->z, r->z_lost, r->b, c.rows);
+        }
+    }
+    return i;
+}
+
 static struct sweep
 causal_sweep(const struct la_head *h, const struct causal_scratch *r,
              struct la_fetch *ahead)
@@ -175,9 +198,12 @@ run_causal(const struct la_head *h)
     }
     const int keyless = no_keys(h, r.z);
     forget_pairs(&c);
-    i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
-                     : causal_chunks(h, &r, &c, i, interleave_end(h),
-                                     LA_READ | LA_WRITE, look, keyless);
+    i = causal_head_start(h, &r, c, i, look);
+    if (i >= 0) {
+        i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
+                         : causal_chunks(h, &r, &c, i, interleave_end(h),
+                                         LA_READ | LA_WRITE, look, keyless);
+    }
     if (i >= 0 && interleave_finishes(h, i)) {
         store_states(h, r.state.base, r.state.lost, r.z, r.z_lost);
     }
@@ -312,7 +338,8 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
         const size_t bytes = (size_t)row_step(h->d) * sizeof(T);
         const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
                             all_zero(x.s, round_up(c.K, MR) * c.W);
-        r.state.base = x.s; /* read alone, so `lost` is not needed */
+        r.state.base = x.s; /* read alone, so neither `lost` nor `run` is needed */
+        r.state.run = NULL;
         memcpy(r.z, x.z, bytes);
         memcpy(r.z_lost, x.z_lost, bytes);
         if (causal_chunks(h, &r, &c, t.first, t.first + t.rows, LA_READ, &ahead,

@@ -85,6 +85,30 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
     to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
+/* The state after the chunks that begin before the tokens that are wanted.  Returns
+ * where the scan continues, or -1 to stop. */
+static ptrdiff_t
+gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct sweep c,
+                 ptrdiff_t i, struct la_fetch *look)
+{
+    c.held = NULL;
+    for (; i < head_start_end(h); i += c.rows) {
+        if (h->poll(h->poll_arg)) {
+            return -1;
+        }
+        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
+        const int exact = keeps_nothing(&r->decay); /* the chunk before */
+        c.rows = t.rows = load_writers_decays(h, t, &r->decay);
+        c.fades = exact && keeps_nothing(&r->decay);
+        t.next = i + t.rows;
+        load_keys(h, t, r->b, r->v);
+        writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
+        to_end(&r->decay, r->b, r->b, t.rows, h->d);
+        sweep_decayed(&r->decay, &c, LA_WRITE, 0);
+    }
+    return i;
+}
+
 /* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c,
@@ -103,7 +127,7 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
         load_mapped(r->a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, r, c->ahead, t.rows);
-        sweep_decayed(&r->decay, c, la_is_given(&h->bonus));
+        sweep_decayed(&r->decay, c, LA_READ | LA_WRITE, la_is_given(&h->bonus));
         store_rows(&h->o, t, h->m, r->o, r->scale);
     }
     return i;
@@ -168,8 +192,11 @@ run_gated(const struct la_head *h)
         factors(h, r.scale, r.rows, 0, NULL);
     }
     forget_pairs(&c);
-    i = h->block > 0 ? gated_blocks(h, &r, &c)
-                     : gated_chunks(h, &r, &c, i, interleave_look(h, &own));
+    i = gated_head_start(h, &r, c, i, interleave_look(h, &own));
+    if (i >= 0) {
+        i = h->block > 0 ? gated_blocks(h, &r, &c)
+                         : gated_chunks(h, &r, &c, i, interleave_look(h, &own));
+    }
     if (i >= 0 && interleave_finishes(h, i)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }

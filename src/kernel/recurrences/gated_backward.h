@@ -99,7 +99,7 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
 {
     transpose_block(r->transposed, r->x, dv->rows);
     if (what & LA_WRITE && la_is_given(&h->bonus)) {
-        sweep_decayed(&r->decay, dv, 1);
+        sweep_decayed(&r->decay, dv, LA_READ | LA_WRITE, 1);
         return;
     }
     sweep(dv, what);

@@ -166,7 +166,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
         mlstm_sums(h, all, &c);
-        sweep_decayed(&r.decay, &c, 0);
+        sweep_decayed(&r.decay, &c, LA_READ | LA_WRITE, 0);
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }

@@ -15,7 +15,16 @@ interleave_begin(const struct la_head *h)
 INLINE ptrdiff_t
 interleave_end(const struct la_head *h)
 {
-    return h->interleave != NULL ? h->interleave->to : h->n;
+    return h->interleave != NULL ? h->interleave->to
+           : h->wanted != NULL   ? h->wanted->to
+                                 : h->n;
+}
+
+/* One past the last token that only changes the state. */
+INLINE ptrdiff_t
+head_start_end(const struct la_head *h)
+{
+    return h->wanted != NULL ? h->wanted->from : 0;
 }
 
 /* Saves token i as the start of the next slice; returns whether the head is

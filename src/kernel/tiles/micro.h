@@ -14,7 +14,7 @@
 /* One contraction of the chunked recurrences over a state S (K, W):
  *    read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *    write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
- *           or, within a run, run <- run + B^T V and S <- from + run
+ *           and, within a run, run <- run + B^T V; its last chunk adds that instead
  *
  * S is stored by column tiles, each (K4, width) and contiguous; K4 is K rounded up to
  * MR. */
@@ -309,29 +309,21 @@ add_tile(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int compensated
     }
 }
 
-/* acc += rows [l, l + rows) of the run's sum. */
+/* Rows [l, l + rows) of the run's sum, with acc added unless it `begins`: stored or, of
+ * the whole run, in place of acc. */
 INLINE void
-continue_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
-             const int nr)
+add_to_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int begins,
+           const int ends, const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
-            acc[r][j] = vload(&to.run[(l + r) * nr * VL + j * VL]) + acc[r][j];
-        }
-    }
-}
-
-/* Rows [l, l + rows) of the run's sum = acc and, if it is wanted, of S = from + acc. */
-INLINE void
-store_run(struct state_tile to, ptrdiff_t l, vec acc[][NR], const int rows,
-          const int nr)
-{
-    LA_EACH(r, rows) {
-        LA_EACH(j, nr) {
-            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            vstore(&to.run[at], acc[r][j]);
-            if (to.s != NULL) {
-                vstore(&to.s[at], vload(&to.from[at]) + acc[r][j]);
+            T *const run = &to.run[(l + r) * nr * VL + j * VL];
+            const vec sum = begins ? acc[r][j] : vload(run) + acc[r][j];
+            if (ends) {
+                acc[r][j] = sum;
+            }
+            else {
+                vstore(run, sum);
             }
         }
     }
@@ -342,11 +334,16 @@ INLINE void
 add_chunk(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
           vec acc[][NR], const int compensated, const int rows, const int nr)
 {
-    if (c->run != NULL && !c->begins) {
-        continue_run(to, l, acc, rows, nr);
+    if (c->run != NULL && c->begins && !c->ends) {
+        add_to_run(to, l, acc, 1, 0, rows, nr);
     }
-    if (c->run != NULL && !c->ends) {
-        store_run(to, l, acc, rows, nr);
+    if (c->run != NULL && !c->begins && !c->ends) {
+        add_to_run(to, l, acc, 0, 0, rows, nr);
+    }
+    if (c->run != NULL && !c->begins && c->ends) {
+        add_to_run(to, l, acc, 0, 1, rows, nr);
+    }
+    if (to.s == NULL) {
         return;
     }
     if (!compensated && c->fades) {

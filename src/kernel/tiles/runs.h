@@ -1,19 +1,20 @@
 /* runs.h: the state of causal.h by runs of chunks, LA_CUT_TOKENS tokens each.
  *
- *    S = base + run    base: the sum of whole runs, compensated
- *                      run: the sum of the chunks of this run so far
+ *    S <- S + sum,  run <- run + sum    sum: what a chunk adds
+ *    base <- base + run                 at the end of a run; there S begins as base
  *
  * What a run adds does not depend on the state before it, so threads sum runs side by
- * side (stages.c), and pass on one state per run, not one per chunk.  The sum of a run
- * may overflow where the state would not. */
+ * side (stages.c), and pass on one state per run, not one per chunk.  The base alone is
+ * compensated.  The sum of a run may overflow where the state would not. */
 #ifndef LA_RUNS_H
 #define LA_RUNS_H
 
 #include "state.h"
 
 struct runs {
-    T *base, *run;
-    T *s;    /* base + run, which chunks within a run read */
+    T *base;
+    T *run;  /* NULL: not wanted, as the base is not written */
+    T *s;    /* S after a chunk that does not end its run */
     T *lost; /* what base has lost to rounding, or NULL */
 };
 
@@ -31,8 +32,7 @@ take_runs(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
     return x;
 }
 
-/* Sets a sweep up for the tokens [i, next) of a run.  The last chunk of a run adds the
- * run to the base; others store their sum at s, which the next chunk reads. */
+/* Sets a sweep up for the tokens [i, next), a chunk of a run. */
 static void
 place_in_run(struct sweep *c, const struct la_head *h, const struct runs *x,
              ptrdiff_t i, ptrdiff_t next)
@@ -40,8 +40,8 @@ place_in_run(struct sweep *c, const struct la_head *h, const struct runs *x,
     c->begins = i % LA_CUT_TOKENS == 0;
     c->ends = next % LA_CUT_TOKENS == 0 || next >= h->n;
     c->run = x->run;
-    c->from = x->base;
     c->read = c->begins ? x->base : x->s;
+    c->from = c->ends ? x->base : c->read;
     c->s = c->ends ? x->base : x->s;
     c->lost = c->ends ? x->lost : NULL;
 }
