@@ -6,8 +6,8 @@
  * alone, which takes about LA_CARRY_SHARE per cent of the time of a token.  Two ranges
  * end together if the first one has 64 per cent of the tokens; two panels of columns
  * (split.c) would both need all maps and scores.  Every thread sums the state in the
- * same order, and a range begins where a run does (runs.h), or where the chunk ends that
- * holds its first token, so no bit changes. */
+ * same order, and a range begins where a run does (runs.h), or where the chunk ends
+ * that holds its first token, so no bit changes. */
 #include "job.h"
 
 /* Threads that share a head: 1, or up to LA_START_THREADS. */
