@@ -95,7 +95,7 @@ def tensor_call(
 def tensor_planned(
     torch: tuple[Any, ...],
     recorded: bool,
-    plans: list[tuple[Any, ...]],
+    plans: tuple[tuple[Any, ...], ...],
     named: dict[str, Any],
     states: tuple[Any, ...],
     state_indices: Any,

@@ -367,18 +367,18 @@ by_plan(PyObject *plan, PyObject *const *args)
 PyObject *
 la_tensor_planned(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != NPLANNED || !PyList_Check(args[PLANS]) || !PyDict_Check(args[NAMED])) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple, a bool, a list of plans, a "
-                                         "dict, a tuple and a tensor or None");
+    if (nargs != NPLANNED || !PyTuple_Check(args[PLANS]) ||
+        !PyDict_Check(args[NAMED])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected a tuple, a bool, a tuple of plans, a "
+                        "dict, a tuple and a tensor or None");
         return NULL;
     }
     PyObject *result = Py_NewRef(Py_NotImplemented);
-    for (Py_ssize_t i = 0; result == Py_NotImplemented && i < PyList_Size(args[PLANS]);
-         i++) {
-        PyObject *plan = Py_NewRef(PyList_GetItem(args[PLANS], i));
+    const Py_ssize_t count = PyTuple_Size(args[PLANS]);
+    for (Py_ssize_t i = 0; result == Py_NotImplemented && i < count; i++) {
         Py_DECREF(result);
-        result = by_plan(plan, args);
-        Py_DECREF(plan);
+        result = by_plan(PyTuple_GetItem(args[PLANS], i), args);
     }
     return result;
 }

@@ -14,7 +14,7 @@
 PyObject *la_tensor_update(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* tensor_planned(torch, recorded, plans, named, states, state_indices): the same by the
- * first plan of a list that is for these arguments; NotImplemented if there is none.  A
+ * first of the plans that is for these arguments; NotImplemented if there is none.  A
  * plan is a tuple: a gufunc, the names of the tensors that it takes, of those that are
  * None, and of options; the values of these, and the numbers that they stand for. */
 PyObject *la_tensor_planned(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

@@ -95,7 +95,7 @@ def update(
 
 
 def planned(
-    plans: list[tuple[Any, ...]], named: dict[str, Any], states: tuple[Any, ...], indices: Any
+    plans: tuple[tuple[Any, ...], ...], named: dict[str, Any], states: tuple[Any, ...], indices: Any
 ) -> Any:
     """The same by the first plan for these arguments; plans are as in src/ext/tensor_update.h."""
     if torch.compiler.is_compiling() or private.is_watched():

@@ -64,8 +64,9 @@ class Step:
             x.name: x.default for x in takes if x.name in known and x.default is not x.empty
         }
         #: Plans of calls that update a state (src/ext/tensor_update.h), by what the arguments do
-        #: not tell: the sizes of the state, if numbers have to fit them.
-        self._plans: dict[Any, list[tuple[Any, ...]]] = {}
+        #: not tell: the sizes of the state, if numbers have to fit them.  Other
+        #: threads may be reading them.
+        self._plans: dict[Any, tuple[tuple[Any, ...], ...]] = {}
         self._noted: set[Any] = set()  #: what they are for
         self._by_sizes = "norm_groups" in numpy.options
         #: Those that are given by place.
@@ -81,7 +82,7 @@ class Step:
         updates = in_place is True or state_indices is not None
         if not (updates and isinstance(state, tuple) and len(state) == 2):
             return self._step(given, state, in_place, state_indices)
-        plans = self._plans_of(state)
+        plans = self._plans.get(self._sizes(state))
         if plans:
             states = state[1:] if state[0] is None else state[::-1]
             o = planned(plans, given, states, state_indices)
@@ -91,33 +92,32 @@ class Step:
         self._note(given, state)
         return result
 
-    def _plans_of(self, state: Any) -> list[tuple[Any, ...]]:
-        sizes = state[1].shape[-3:] if self._by_sizes and isinstance(state[1], Tensor) else None
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-            self._noted.clear()
-        return self._plans.setdefault(sizes, [])
+    def _sizes(self, state: Any) -> Any:
+        return state[1].shape[-3:] if self._by_sizes and isinstance(state[1], Tensor) else None
 
     def _note(self, given: dict[str, Any], state: Any) -> None:
         """Keep the plan of a call that PyTorch need not see."""
         if torch.compiler.is_compiling() or private.is_watched():
             return
-        plans, options = self._plans_of(state), self.numpy.options
+        sizes, options = self._sizes(state), self.numpy.options
         there = tuple([x for x in self.operands if given[x] is not None])
+        if not all(isinstance(given[x], Tensor) for x in there):
+            return
         values = tuple([given[x] for x in options])
         axes = [given[x].ndim for x in there]
-        noted = id(plans), there, *axes, *map(repr, values)
+        noted = sizes, there, *axes, *map(repr, values)
         if noted in self._noted:  # and was not enough: operands need a conversion
             return
         shapes = {x: _shape(y) for x, y in given.items()}
         checked = self.numpy.checked(FusedState(*map(_shape, state)), shapes, pooled=True).plan
         left_out = tuple(x for x in self.operands if x not in there)
         gufunc = internal_ufuncs[f"_{checked.gufunc}"]
-        if len(plans) >= _MOST_OPTIONS:
-            plans.clear()
-            self._noted.clear()
+        plans = self._plans.get(sizes, ())
+        if len(plans) >= _MOST_OPTIONS or len(self._plans) >= MOST_PLANS:
+            self._plans, self._noted, plans = {}, set(), ()
         self._noted.add(noted)
-        plans.append((gufunc, there, left_out, options, values, checked.numbers))
+        plan = (gufunc, there, left_out, options, values, checked.numbers)
+        self._plans[sizes] = (*plans, plan)
 
     def _step(
         self, given: dict[str, Any], state: Any, in_place: Any, indices: Any
