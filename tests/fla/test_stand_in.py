@@ -184,7 +184,8 @@ def test_the_tests_of_modules():
         "import contextlib, sys, pytest, linattn.torch as la\n"
         "assert la.install_as('fla', replace=True).names\n"
         "la.patch_fla = contextlib.nullcontext\n"
-        "sys.exit(pytest.main(['-q', '-n', '0', '-p', 'no:cacheprovider', sys.argv[1]]))\n"
+        "options = ['-q', '-n', '0', '-m', 'slow', '-p', 'no:cacheprovider']\n"
+        "sys.exit(pytest.main([*options, sys.argv[1]]))\n"
     )
     file = Path(__file__).with_name("test_patch_modules.py")
     assert " passed" in output("-c", program, file)
