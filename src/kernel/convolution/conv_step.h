@@ -239,23 +239,26 @@ step_all_filters(const struct la_head *h, const int w, const int d)
         .silu = h->silu != 0,
     };
     const ptrdiff_t m = h->m; /* which no write can change */
-    ptrdiff_t until_poll = 0;
+    ptrdiff_t until_poll = 0, j = 0;
     const ptrdiff_t whole = m / (LA_STEP_CHAINS * VL) * (LA_STEP_CHAINS * VL);
-    int stop = 0;
     if (is_uniform(&r)) {
+        int stop = 0;
         LA_BY_TYPE(r.x.type, stop = step_all_uniform(h, &r, whole, w, d, type));
+        if (stop) {
+            return 1;
+        }
+        j = whole;
     }
-    for (ptrdiff_t j = is_uniform(&r) ? whole : 0; j < whole;
-         j += LA_STEP_CHAINS * VL) {
+    for (; j < whole; j += LA_STEP_CHAINS * VL) {
         if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
             return 1;
         }
         step_filters(&r, j, VL, LA_STEP_CHAINS, w, d);
     }
-    for (ptrdiff_t j = whole; j < m && !stop; j += VL) {
+    for (; j < m; j += VL) {
         step_filters(&r, j, m - j < VL ? m - j : VL, 1, w, d);
     }
-    return stop;
+    return 0;
 }
 
 static int

@@ -212,11 +212,12 @@ keeps_nothing(const struct decay *decay)
     return !decay->channels && decay->keep[0] == 0;
 }
 
-/* Reads the state if `what` says so, decays it and writes to it. */
+/* Reads the state if `what` says so, decays it and writes to it; `before`: reads it
+ * before a reset. */
 static void
 sweep_decayed(const struct decay *decay, struct sweep *c, int what, int before)
 {
-    if (before && what & LA_READ && forgets(decay, c->K)) {
+    if (before && forgets(decay, c->K)) {
         sweep(c, LA_READ);
         what = LA_WRITE;
     }
