@@ -185,7 +185,6 @@ def _run(*arguments, libraries=None, cwd=None):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_program_without_a_change(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     path = str(tmp_path / "program.py")
@@ -195,7 +194,6 @@ def test_a_program_without_a_change(tmp_path):
     assert run.stdout == "['x'] __main__ False True\n", run.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("libraries", "message"),
     [(None, "empty or not set"), ("fla,flash", "LINATTN_PATCH is 'flash'; expected some of")],

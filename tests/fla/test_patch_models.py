@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from fla_models import FAMILIES, FEW, PACKED, build, by_steps, enlarged, tokens
-from slow import grid
+from fla_models import FAMILIES, PACKED, build, by_steps, enlarged, tokens
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -15,7 +14,7 @@ def _one_thread(fla_patched):
 
 
 def each_of(families):
-    return grid(lambda name: name in FEW, name=families)
+    return pytest.mark.parametrize("name", families)
 
 
 def close(a, b, factor=1.0):

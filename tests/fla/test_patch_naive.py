@@ -95,7 +95,6 @@ PROGRAM = Path(__file__).parents[1] / "support" / "fla_interpreter.py"
 KERNELS = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RWKV7", "RetNet")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_against_the_kernels_of_fla(name):
     """Triton's interpreter runs these."""

@@ -34,8 +34,6 @@ FAMILIES = {
     # With fla's defaults its blocks expect a residual that its model does not hand on.
     "Rodimus": {"block_type": "rodimus", "expand_ratio": 8, "block_residual_in_fp32": True},
 }  # fmt: skip
-#: One of each kind: a sum, slots, decays by head and by channel, delta rules, a scan.
-FEW = {"LinearAttention", "GSA", "RetNet", "GLA", "GatedDeltaNet", "KDA", "Mamba2", "RWKV7", "HGRN"}
 #: Those that take packed sequences in their ``cu_seqlens``.  The model of linear attention takes no
 #: notice of them, though its layer does.
 PACKED = sorted(FAMILIES.keys() - {"ABC", "LinearAttention", "Mamba", "Mamba2"})

@@ -39,38 +39,21 @@ def operands(n):
     return np.random.default_rng(0).standard_normal((3, 6, n, 32)).astype("f4")
 
 
-def test_short_calls_only(asked):
-    for n, times in ((400, 1), (20_000, 0)):
-        q, k, v = operands(n)
-        asked.clear()
-        o = linattn.causal(q, k, v)
-        # One that was late lets the next thousand go.
-        for _ in range(1001 * times):
-            if asked:
-                break
-            assert np.array_equal(linattn.causal(q, k, v), o)
-        assert asked == [(3, 0)] * times
-        linattn.set_num_threads(1)
+@pytest.mark.parametrize("n, times", [(20_000, 0), (400, 1), (30, 1), (2, 0)])
+def test_which_calls(asked, n, times):
+    """Short ones, of microseconds too, as the runner's threads are awake; but not the shortest."""
+    q, k, v = operands(n)
+    o = linattn.causal(q, k, v)
+    # One that was late lets the next thousand go.
+    for _ in range(1001 * times):
+        if asked:
+            break
         assert np.array_equal(linattn.causal(q, k, v), o)
-        linattn.set_num_threads(3)
-        assert len(asked) == times
-
-
-def test_calls_of_microseconds(asked):
-    """They are shared, as the runner's threads are awake; but not the shortest."""
-    for n, times in ((30, 1), (2, 0)):
-        q, k, v = operands(n)
-        asked.clear()
-        o = linattn.causal(q, k, v)
-        # One that was late lets the next thousand go.
-        for _ in range(1001 * times):
-            if asked:
-                break
-            assert np.array_equal(linattn.causal(q, k, v), o)
-        assert asked == [(3, 0)] * times
-        linattn.set_num_threads(1)
-        assert np.array_equal(linattn.causal(q, k, v), o)
-        linattn.set_num_threads(3)
+    assert asked == [(3, 0)] * times
+    linattn.set_num_threads(1)
+    assert np.array_equal(linattn.causal(q, k, v), o)
+    linattn.set_num_threads(3)
+    assert len(asked) == times
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GCC's OpenMP is PyTorch's on Linux")
