@@ -1,6 +1,6 @@
-"""A model of many workers, fitted to what `run.py workers` measured on two; draws it.
+"""A model of many workers, fitted to what `run.py workers` measured on two.
 
-With P workers that have n / P tokens of a head each,
+The notebook scale.ipynb draws it.  With P workers that have n / P tokens of a head each,
 
     T(P, n) = c n / P (1 + s) + ceil(log2 P) (alpha + beta b)            MPI
     T(P, n) = c n / P (1 + s) + P t                                      dask, a block a worker
@@ -15,10 +15,8 @@ to each of the four messages and 1 ns a byte (10 Gbit/s), as those here went thr
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
@@ -81,61 +79,3 @@ def scan_time(rows: dict[str, Any]) -> Any:
     size, seconds = scans(rows)
     columns = np.stack([1 / seconds, size / seconds], 1)
     return np.maximum(np.linalg.lstsq(columns, np.ones(len(size)), rcond=None)[0], 0)
-
-
-def draw_on(figure: Any, rows: dict[str, Any]) -> None:
-    """Scans and their fit; two lengths on up to 10,000 workers; and their efficiency."""
-    model = fit(rows)
-    scan, strong, part = panels = figure.subplots(1, 3)
-    size, seconds = scans(rows)
-    x = np.geomspace(size[0], size[-1])
-    scan.loglog(size, seconds * 1e6, "o", color="C0", label="measured, two ranks")
-    first, slope = scan_time(rows)
-    label = f"{first * 1e6:.0f} us + {slope * 1e9:.2f} ns a byte"
-    scan.loglog(x, (first + slope * x) * 1e6, color="C0", label=label)
-    workers = np.unique(np.geomspace(1, 10_000, 200).astype(int))
-    for i, n in enumerate((1e6, 1e9)):
-        for what, line, time in (("MPI", "-", model.mpi), ("dask", "--", model.dask)):
-            y = np.array([time(p, n) for p in workers])
-            named = f"{what}, {n:.0e} tokens".replace("e+0", "e")
-            strong.loglog(workers, y, line, color=f"C{i}", label=named)
-            part.semilogx(workers, model.c * n / workers / y, line, color=f"C{i}")
-    two = rows["causal, two MPI ranks / one thread"]["seconds"]
-    dask = rows["causal, two dask workers / one thread, 4 blocks"]["seconds"]
-    for what, style, points in (("MPI", "s", {2: two[0], 1: two[1]}), ("dask", "^", {2: dask[0]})):
-        strong.loglog([*points], [1e6 / TOKENS * y for y in points.values()], style, color="k",
-                      mfc="none", label=f"measured, {what}, per 1e6")  # fmt: skip
-    strong.axvspan(1, 2, color="0.9")
-    part.axhline(1 / (1 + model.s), color="0.7", lw=0.8)
-    scan.set(xlabel="bytes of a state", ylabel="us", title="One step of the scan")
-    strong.set(xlabel="workers", ylabel="seconds", title="One head, d = m = 64")
-    part.set(xlabel="workers", ylabel="speed-up / workers", ylim=(0, 1.05),
-             title="Efficiency against one thread")  # fmt: skip
-    scan.legend(fontsize=7)
-    strong.legend(fontsize=6, loc="lower left")
-    strong.set_ylim(1e-5)
-    for panel in panels:
-        panel.grid(alpha=0.3)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figure to FILE")
-    args = parser.parse_args()
-    rows = read()
-    model = fit(rows)
-    print(model)
-    for workers in (1, 2, 10, 100, 1000, 10_000):
-        print(f"{workers:6} workers, 1e9 tokens: MPI {model.mpi(workers, 1e9):9.3f} s, "
-              f"dask {model.dask(workers, 1e9):9.3f} s")  # fmt: skip
-    if args.plot:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 3.8), layout="constrained")
-        draw_on(figure, rows)
-        figure.savefig(args.plot, dpi=110)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

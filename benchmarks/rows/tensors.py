@@ -85,23 +85,7 @@ def empty(name: str, tensors: list, fields: list) -> Callable[..., object]:
     return getattr(torch.ops.steps, name)
 
 
-def fla_token(name: str, fla_name: str, *sizes: int) -> Calls:
-    """A token of linattn.torch.fla and NumPy's step, both with a new state."""
-    torch, fla = (importlib.import_module(x) for x in ("torch", "linattn.torch.fla"))
-    _, given, state, tensors, _ = both(name, *sizes)
-    token = partial(
-        getattr(fla, fla_name), *(x[None, None] for x in tensors), output_final_state=True,
-        initial_state=torch.from_numpy(state.s)[None],
-    )  # fmt: skip
-    plain = partial(getattr(linattn, function(name)), *given, state)
-    return Calls(without_gradients(token), plain)
-
-
 WIDTHS = (8, 64)
-FLA = {
-    "delta": "fused_recurrent_delta_rule", "gated": "fused_recurrent_simple_gla",
-    "gated_delta": "chunk_gated_delta_rule",
-}  # fmt: skip
 KINDS = (
     *((f"step {what}", function, "+us", partial(step, name, in_place), name)
       for what, in_place in (("in place", True), ("with a new state", False)) for name in NAMES),
@@ -110,8 +94,6 @@ KINDS = (
       for what in ("in place", "new state") for name in NAMES),
     *((f"compiled: {what} of its arguments", function, "us", partial(compiled, name, what), name)
       for what in ("an addition", "an empty operator") for name in NAMES),
-    *((f"linattn.torch.fla, token: {FLA[name]}", function, "+us",
-       partial(fla_token, name, FLA[name]), name) for name in FLA),
 )  # fmt: skip
 ROWS = [
     Row(f"{what}: {named(name)}, beside NumPy's", make, WIDTHS, [PyTorch], unit=unit)
