@@ -85,6 +85,22 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
     to_end(&r->decay, r->b, r->b, tokens, h->d);
 }
 
+/* Loads the keys, values and decays of the chunk that begins with the tokens t, by a
+ * function that returns how many its decays leave. */
+INLINE struct span
+load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
+                 struct sweep *c, struct span t,
+                 ptrdiff_t (*decays)(const struct la_head *, struct span,
+                                     const struct decay *))
+{
+    const int exact = keeps_nothing(&r->decay); /* the chunk before */
+    c->rows = t.rows = decays(h, t, &r->decay);
+    c->fades = exact && keeps_nothing(&r->decay);
+    t.next = t.first + t.rows;
+    load_keys(h, t, r->b, r->v);
+    return t;
+}
+
 /* The state after the chunks that begin before the tokens that are wanted.  Returns
  * where the scan continues, or -1 to stop. */
 static ptrdiff_t
@@ -97,11 +113,7 @@ gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct 
             return -1;
         }
         struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
-        const int exact = keeps_nothing(&r->decay); /* the chunk before */
-        c.rows = t.rows = load_writers_decays(h, t, &r->decay);
-        c.fades = exact && keeps_nothing(&r->decay);
-        t.next = i + t.rows;
-        load_keys(h, t, r->b, r->v);
+        t = load_gated_chunk(h, r, &c, t, load_writers_decays);
         writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
         to_end(&r->decay, r->b, r->b, t.rows, h->d);
         sweep_decayed(&r->decay, &c, LA_WRITE, 0);
@@ -119,11 +131,7 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
             return -1;
         }
         struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
-        const int exact = keeps_nothing(&r->decay); /* the chunk before */
-        c->rows = t.rows = load_decays(h, t, &r->decay);
-        c->fades = exact && keeps_nothing(&r->decay);
-        t.next = i + t.rows;
-        load_keys(h, t, r->b, r->v);
+        t = load_gated_chunk(h, r, c, t, load_decays);
         load_mapped(r->a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, r, c->ahead, t.rows);
@@ -143,11 +151,7 @@ gated_blocks(const struct la_head *h, const struct gated_scratch *r, struct swee
             return -1;
         }
         t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
-        const int exact = keeps_nothing(&r->decay); /* the chunk before */
-        c->rows = t.rows = load_decay_ends(h, t, &r->decay);
-        c->fades = exact && keeps_nothing(&r->decay);
-        t.next = i + t.rows;
-        load_keys(h, t, r->b, r->v);
+        t = load_gated_chunk(h, r, c, t, load_decay_ends);
         given_to_end(&r->decay, r->b, t.rows, h->d);
         forget_state(&r->decay, c);
         sweep(c, LA_WRITE);

@@ -45,10 +45,7 @@ pair_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t co
                 enum la_products by)
 {
     const ptrdiff_t lanes = padded_lanes(cols, by);
-    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
-        pair_transposed_by(dst, src, rows, cols, lanes, LA_NATIVE_PRODUCTS)) {
-        pair_transposed_by(dst, src, rows, cols, lanes, LA_BFLOAT_PRODUCTS);
-    }
+    LA_CONVERT(pair_transposed_by, by, dst, src, rows, cols, lanes);
 }
 
 INLINE int
@@ -76,10 +73,7 @@ pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff
                      enum la_products by)
 {
     const ptrdiff_t lanes = padded_lanes(rows, by);
-    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
-        pair_rows_transposed_by(dst, src, rows, cols, lanes, LA_NATIVE_PRODUCTS)) {
-        pair_rows_transposed_by(dst, src, rows, cols, lanes, LA_BFLOAT_PRODUCTS);
-    }
+    LA_CONVERT(pair_rows_transposed_by, by, dst, src, rows, cols, lanes);
 }
 
 /* Words 2 t of x and y, one after the other, and words 2 t + 1. */

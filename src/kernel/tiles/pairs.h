@@ -151,6 +151,14 @@ reaches_infinity(ivec most)
 #endif
 }
 
+/* Converts by f(..., by), which returns whether a number that the processor converted is
+ * not finite: all of them are converted one by one then, and where it converts none.
+ * Whether that was so. */
+#define LA_CONVERT(f, by, ...)                                                         \
+    (one_by_one(by) == LA_BFLOAT_PRODUCTS || f(__VA_ARGS__, LA_NATIVE_PRODUCTS)        \
+         ? (f(__VA_ARGS__, LA_BFLOAT_PRODUCTS), 1)                                     \
+         : 0)
+
 /* The pairs of VL columns of two rows; zeros for those that do not exist. */
 INLINE vec
 pair_of_rows(const T *row, ptrdiff_t ld, ptrdiff_t rows, const enum la_products by)
@@ -189,12 +197,7 @@ static int
 pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
           enum la_products by)
 {
-    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
-        pair_rows_by(dst, src, rows, cols, LA_NATIVE_PRODUCTS)) {
-        pair_rows_by(dst, src, rows, cols, LA_BFLOAT_PRODUCTS);
-        return 1;
-    }
-    return 0;
+    return LA_CONVERT(pair_rows_by, by, dst, src, rows, cols);
 }
 
 /* The pairs of 2 VL columns of a row; zeros past `cols`. */
@@ -235,10 +238,7 @@ static void
 pair_columns(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
              ptrdiff_t width, enum la_products by)
 {
-    if (one_by_one(by) == LA_BFLOAT_PRODUCTS ||
-        pair_columns_by(dst, src, rows, cols, width, LA_NATIVE_PRODUCTS)) {
-        pair_columns_by(dst, src, rows, cols, width, LA_BFLOAT_PRODUCTS);
-    }
+    LA_CONVERT(pair_columns_by, by, dst, src, rows, cols, width);
 }
 #else
 static int

@@ -233,10 +233,7 @@ pair_seen_scores_by(const struct sweep *c, ptrdiff_t rows, const enum la_product
 static void
 pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
 {
-    if (one_by_one(c->pairs.by) == LA_BFLOAT_PRODUCTS ||
-        pair_seen_scores_by(c, rows, LA_NATIVE_PRODUCTS)) {
-        pair_seen_scores_by(c, rows, LA_BFLOAT_PRODUCTS);
-    }
+    LA_CONVERT(pair_seen_scores_by, c->pairs.by, c, rows);
 }
 #else
 static void
