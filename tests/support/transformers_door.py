@@ -1,7 +1,7 @@
 """Results of a small model of Transformers, whose functions are the library's or linattn's.
 
-``python transformers_door.py FAMILY FILE`` saves those with the packages that linattn stands in
-for, in an interpreter that has neither Triton nor these packages.
+``python transformers_door.py FOLDER FAMILY ...`` saves those with the packages that linattn stands
+in for, in an interpreter that has neither Triton nor these packages.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def implementations(family: str) -> dict[str, Any]:
     return {name: x["implementation"] for name, x in wrapped.items() if "implementation" in x}
 
 
-def main(family: str, file: str) -> None:
+def main(folder: str, *families: str) -> None:
     for name in (*PACKAGES, "triton"):
         sys.modules[name] = None  # type: ignore[assignment]
     transformers_models.fla_hidden = contextlib.nullcontext  # type: ignore[assignment]
@@ -91,12 +91,13 @@ def main(family: str, file: str) -> None:
 
     torch.set_num_threads(1)
     assert install_as(*PACKAGES).names == PACKAGES
-    found = results(family)
-    if family not in SCAN_MIXES:
-        found["packed"] = packed_results(family)
-    called = implementations(family)
-    found["implementations"] = {name: x.__module__ for name, x in called.items()}
-    torch.save(found, file)
+    for family in families:
+        found = results(family)
+        if family not in SCAN_MIXES:
+            found["packed"] = packed_results(family)
+        called = implementations(family)
+        found["implementations"] = {name: x.__module__ for name, x in called.items()}
+        torch.save(found, f"{folder}/{family}")
 
 
 if __name__ == "__main__":
