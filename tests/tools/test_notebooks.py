@@ -28,7 +28,7 @@ def test_runs(file, monkeypatch):
         pytest.importorskip(name)
     monkeypatch.setenv("LINATTN_TIMING_LENGTHS", "200,400")
     monkeypatch.setenv("LINATTN_STREAM_TOKENS", "200000")
-    monkeypatch.setenv("LINATTN_COPYING_STEPS", "50")
+    monkeypatch.setenv("LINATTN_STEPS", "50")
     book = nbformat.read(file, as_version=4)
     nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
 
