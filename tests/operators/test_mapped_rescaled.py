@@ -17,7 +17,7 @@ from linattn.reference import rescaled_features as reference_rescaled
 
 @pytest.mark.parametrize("operator", FORWARD)
 @pytest.mark.parametrize("phi", [POSITIVE[0], *slow(*POSITIVE[1:])], ids=str)
-@pytest.mark.parametrize("scale", [3e4, *slow(0.01, 1, 4, 30, 300, 3e9)])
+@pytest.mark.parametrize("scale", [3e4, *slow(0.01, 4, 300, 3e9)])
 def test_inputs_of_any_size(operator, phi, scale):
     """Finite, and right to the rounding of exponents that grow like scale^2."""
     for dtype in (np.float32, np.float64):

@@ -113,11 +113,12 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool, layout: str) -> Non
 
 def main() -> None:
     for dtype in (np.float16, bfloat16, np.float32, np.float64):
+        narrow = NARROW if np.dtype(dtype).itemsize > 2 else NARROW[::3]  # all become float32
         for at_end in (True, False):
-            for n, d, m in SIZES + NARROW:
+            for n, d, m in SIZES + narrow:
                 check(n, d, m, dtype, at_end, "by rows")
             for layout in LAYOUTS:
-                for n, d, m in SIZES[3:4] + NARROW[2::6]:
+                for n, d, m in SIZES[3:4] + narrow[2::6]:
                     check(n, d, m, dtype, at_end, layout)
     print("within bounds")
 
