@@ -38,9 +38,15 @@ address)
         --ignore tests/guarantees/test_products_worst.py
         --ignore tests/guarantees/test_scratch.py
         --ignore tests/guarantees/test_shares.py
+        --ignore tests/guarantees/test_twin.py
         --ignore tests/guarantees/test_worst.py
         --deselect tests/guarantees/test_exact_cuts.py::test_random_cuts
+        --deselect tests/guarantees/test_interrupts.py::test_no_operator_raises_floating_point_errors
+        --deselect tests/guarantees/test_threads_interrupted.py::test_other_python_threads_run_meanwhile
         --deselect tests/guarantees/test_values.py::test_wrong_versions_exceed_the_bound
+        --deselect tests/operators/test_attention.py::test_equal_terms_do_not_round_one_way_for_long
+        --deselect tests/operators/test_gated.py::test_slow_decay_of_a_long_sequence
+        --deselect tests/operators/test_gated_delta.py::test_long_runs_of_decay
         --deselect tests/operators/test_softmax.py::test_memory_is_linear
     )
     ;;
@@ -87,8 +93,8 @@ fi
 
 # Any finding ends the process, with the stack on stderr.  Python leaks by design, and
 # ThreadSanitizer cannot see its locks.  Tests ask for more memory than there is, and expect a
-# MemoryError.
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+# MemoryError.  The usual 256 MiB of freed memory that is not used again take a fifth of the time.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=32
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1
 # Tests of response times allow for this factor, since sanitized code is slow.
