@@ -188,6 +188,7 @@ def test_poison_stays(case, value):
 
 @EACH
 def test_out_may_overlap_an_operand(case):
+    """It may be one, lie a row before or after it, or be all that have its shape."""
     operands = case.operands((2,), 70, d=6, m=6)
     expected = case.call(operands)
     for name in case.letters:
@@ -197,6 +198,19 @@ def test_out_may_overlap_an_operand(case):
         out = given[name].reshape(-1)[: expected.size].reshape(expected.shape)
         assert case.call(given, out=out) is out
         np.testing.assert_array_equal(out, expected, err_msg=name)
+    alike = [x for x in case.letters if operands[x].shape == expected.shape]
+    for name, shift in product(alike, (1, -1)):
+        memory = np.zeros((2, 72, *expected.shape[2:]))
+        memory[:, 1:71] = operands[name]
+        out = memory[:, 1 + shift : 71 + shift]
+        case.call(operands | {name: memory[:, 1:71]}, out=out)
+        np.testing.assert_array_equal(out, expected, err_msg=f"{name} {shift}")
+    if alike:
+        shared = operands[alike[0]]
+        expected = case.call(operands | dict.fromkeys(alike, shared))
+        out = shared.copy()
+        case.call(operands | dict.fromkeys(alike, out), out=out)
+        np.testing.assert_array_equal(out, expected)
 
 
 @EACH

@@ -7,7 +7,20 @@ import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, MAPPED, MORE, ROUNDINGS, allowed, apply, rows, same, wide
+from table import (
+    ALL,
+    BLOCKS,
+    CASES,
+    MAPPED,
+    MORE,
+    ROUNDINGS,
+    allowed,
+    apply,
+    first_of,
+    rows,
+    same,
+    wide,
+)
 
 from linattn import reference
 
@@ -16,6 +29,10 @@ EACH = each(CASES + MORE)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
+#: Blocks of a chunk, of more than one, and of more tokens than there are.
+OTHER_BLOCKS = [
+    x._replace(options=x.options | {"block": n}) for n in (16, 37, 1000) for x in first_of(BLOCKS)
+]
 #: Those whose keys can end before the arrays do.
 WITH_LENGTHS = [x for x in ALL + BLOCKS + MAPPED[1:] if x.row is not None and x.row.keys]
 
@@ -52,7 +69,7 @@ def test_a_cut_anywhere(case, dtype):
             close(x, y, atol=atol)
 
 
-@each(CASES + BLOCKS + MORE)
+@each(CASES + BLOCKS + OTHER_BLOCKS + MORE)
 @DTYPES
 @looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):

@@ -49,24 +49,6 @@ def test_many_chunks(case, block, dtype):
 
 @EACH
 @LENGTHS
-def test_packed_sequences(case, block):
-    """Blocks begin anew at each of them."""
-    case, bounds = having(case, block=block), [0, 5, 5, 48, N]
-    operands = case.operands((2,), N)
-    o, state = case.forward(operands, cu_seqlens=bounds)
-    grads = case.backward(operands, cu_seqlens=bounds)
-    for r, (begin, end) in enumerate(pairwise(bounds)):
-        part = case.tokens(operands, begin, end)
-        found, last = case.forward(part)
-        assert_same([o[:, begin:end]], [found])
-        for x, y in zip(flat(state), flat(last), strict=True):
-            np.testing.assert_array_equal(x[:, r], y)
-        for x, y in zip(grads, case.backward(part), strict=True):
-            np.testing.assert_array_equal(x[:, begin:end], y)
-
-
-@EACH
-@LENGTHS
 @pytest.mark.parametrize("value", [np.nan, *slow(np.inf, -np.inf)])
 def test_later_blocks(case, block, value):
     """Whatever they hold, outputs before them have the same bits."""
@@ -96,18 +78,6 @@ def test_exact_states(case, block):
         outputs.append(o)
     assert_same([np.concatenate(outputs, 1)], [expected])
     assert_same([*flat(state), state.lost], [*flat(last), last.lost])
-
-
-@pytest.mark.parametrize("block", [4, 40])
-def test_grouped_queries(block):
-    """Heads that share their keys are computed together."""
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((2, 3, N, 8), np.float32)
-    k, v = rng.standard_normal((2, 2, 1, N, 8), np.float32)
-    o, state = linattn.causal(q, k, v, block=block, return_state=True)
-    full = [np.repeat(x, 3, 1) for x in (k, v)]
-    expected, last = linattn.causal(q, *full, block=block, return_state=True)
-    assert_same([o, *flat(state)], [expected, *flat(last)])
 
 
 @ONE
