@@ -1,5 +1,6 @@
 """Every operator computes what its NumPy twin does: values, states and gradients."""
 
+import inspect
 from itertools import product
 
 import numpy as np
@@ -25,6 +26,7 @@ from table import (
     wide,
 )
 
+import linattn
 from linattn import feature_maps, reference
 
 try:
@@ -33,7 +35,7 @@ except ImportError:
     bfloat16 = np.float16
 
 EACH = each(ALL + BLOCKS)
-FIRST, COVERING = first_of(ALL), covering(ALL + BLOCKS)
+FIRST, COVERING = first_of(ALL), covering(ALL + BLOCKS) + COMPLEX
 #: n, d, m: within and around vectors, chunks and panels.
 SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
 WITH_MAPS = [x for x in ALL if x.row is not None and x.row.mapped]
@@ -69,7 +71,7 @@ def compare(case: Case, operands, got, **more) -> None:
         case in (FIRST if dtype == "float64" or size in SIZES[4:] else COVERING)
         and (dtype == "float32" or size in SIZES[:4])
     ),
-    case=ALL + BLOCKS,
+    case=ALL + BLOCKS + COMPLEX,
     size=SIZES,
     dtype=["float32", "float64"],
 )
@@ -81,24 +83,45 @@ def test_against_the_twin(case, size, dtype):
     check(case, operands, **states(case, (2,), dtype, **widths))
 
 
+def wrong_calls(case, operands, more):
+    """The results of one thing wrong: an operand one token late, backwards, 0, or off by 500 times
+    the bound; an option left out; a state that is ignored or backwards; a result that is lost."""
+    wide = 1 + 500 * ROUNDINGS * np.finfo(operands["grad_out"].dtype).eps / 2
+    for name, x in operands.items():
+        late = [np.roll(x, 1, 1)] if case.letters.get(name, "n")[0] in "ns" else []
+        for y in (*late, np.flip(x, -1), 0 * x, (wide * x).astype(x.dtype)):
+            yield case.results(operands | {name: y}, **more), more
+    for name, x in more.items():
+        for f in (np.zeros_like, lambda y: np.flip(y, -1).copy()):
+            yield case.results(operands, **more | {name: apply(f, x)}), more
+    defaults = inspect.signature(getattr(linattn, case.name)).parameters
+    for name in case.options.keys() - {"normalize"}:
+        if name == "scale" and (defaults[name].default is None or _cancels(case)):
+            continue
+        if case.options[name] != defaults[name].default:
+            options = {x: y for x, y in case.options.items() if x != name}
+            yield case._replace(options=options).results(operands), {}
+    right = case.results(operands, **more)
+    for i, x in enumerate(right):
+        yield [*right[:i], 0 * x, *right[i + 1 :]], more
+
+
+def _cancels(case):
+    """Whether a scale is divided by itself."""
+    return case.row.normalizer and case.options.get("normalize", True)
+
+
 @grid(
-    lambda case, dtype: case in (FIRST if dtype == "float32" else FIRST[:4]),
+    lambda case, dtype: (
+        case in FIRST[:4]
+        or (dtype == "float32" and (case in FIRST or "activation" in case.options))
+    ),
     case=ALL + BLOCKS,
     dtype=["float32", "float64"],
 )
 def test_wrong_versions_exceed_the_bound(case, dtype):
-    """An operand read one token late, or 0.1 % off; a result that is lost; states ignored."""
     operands = case.operands((2,), 20, dtype=dtype)
-    more = states(case, (2,), dtype)
-    right = case.results(operands, **more)
-    wrong = [[*right[:i], 0 * x, *right[i + 1 :]] for i, x in enumerate(right)]
-    for name, x in operands.items():
-        moved = [np.roll(x, 1, 1)] if case.letters.get(name, "n")[0] in "ns" else []
-        for y in (*moved, x * x.dtype.type(1.001)):
-            wrong.append(case.results(operands | {name: y}, **more))
-    for name, x in more.items():
-        wrong.append(case.results(operands, **more | {name: apply(np.zeros_like, x)}))
-    for results in wrong:
+    for results, more in wrong_calls(case, operands, states(case, (2,), dtype)):
         with pytest.raises(AssertionError):
             compare(case, operands, results, **more)
 
@@ -179,22 +202,25 @@ def test_sixteen_bits(case, dtype, gates):
 @each(ALL + BLOCKS + MORE)
 @looped(dtype=["float32", "float64"])
 def test_leading_axes_broadcast(case, dtype):
-    """Each operand in turn is shared along an axis: its gradient is summed to its shape."""
+    """Each operand in turn, then all but the first, are shared along an axis: their gradients are
+    summed to their shapes."""
     operands, more = case.operands((2, 3), 20, dtype=dtype), states(case, (2, 3), dtype)
     forward = case.forward if case.held else case.call
     start = {x: y for x, y in more.items() if x == "initial_state"}
     names = [x for x in case.letters if x not in SHARED]
-    for name, axis in product(names if len(names) > 1 else [], (0, 1)):
-        few = operands[name].take([0], axis)
-        whole = operands | {name: np.broadcast_to(few, operands[name].shape).copy()}
-        part = operands | {name: few}
+    groups = {(x,) for x in names} | {tuple(names[1:])}  # as groups of queries share keys
+    for group, axis in product(groups if len(names) > 1 else [], (0, 1)):
+        few = {x: operands[x].take([0], axis) for x in group}
+        part = operands | few
+        whole = operands | {x: np.broadcast_to(y, operands[x].shape).copy() for x, y in few.items()}
         assert_same(forward(part, **start), forward(whole, **start))
         if case.held:
             one, alone = (case.one_step(x, 0, more["initial_state"]) for x in (part, whole))
             assert_same(one, alone)
         got, alone = flat(case.backward(part, **more)), flat(case.backward(whole, **more))
+        shared = [i for i, x in enumerate(case.letters) if x in group]
         for i, (x, y) in enumerate(zip(got, alone, strict=True)):
-            y = y.sum(axis, keepdims=True) if i == [*case.letters].index(name) else y
+            y = y.sum(axis, keepdims=True) if i in shared else y
             close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
 
 

@@ -10,22 +10,6 @@ from linattn.reference import gated_rules
 EACH = pytest.mark.parametrize("case", DPLR, ids=str)
 
 
-@EACH
-def test_rwkv7(case):
-    """x070's loop: state (m, d), decay w, removal key kappa, replacement key, rate a."""
-    arrays = case.operands((), 30, d=6, m=5)
-    r, k, v, kappa = (arrays[name] for name in ("q", "k", "v", "a"))
-    kappa = -kappa
-    w = np.exp(arrays["g"]) if by_channel(case) else np.exp(arrays["g"])[:, None]
-    state, out = np.zeros((5, 6)), []
-    for t in range(30):
-        removed = state @ (-kappa[t][:, None]) @ arrays["b"][t][None, :]
-        state = state * w[t] + removed + np.outer(v[t], k[t])
-        out.append(0.5 * state @ r[t])
-    o, end = case.forward(arrays)
-    compare_rules({"o": o, "s": end.s}, {"o": np.array(out), "s": state.T})
-
-
 @pytest.mark.parametrize("case", [x for x in GATED_DELTA if x.letters["beta"] == "n"], ids=str)
 def test_the_gated_delta_rule_is_one(case):
     """exp(g) k is what the decayed memory is read with: a = exp(g) k, b = -beta k."""

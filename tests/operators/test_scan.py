@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
-from slow import slow
+from slow import looped, slow
 from states import flat
 from table import ALL, apply
 
@@ -105,16 +105,20 @@ def test_bound_of_slow_decays(slow):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("swapped", [False, True])
-def test_all_axes_of_linear_scan_broadcast(shape, swapped):
+@looped(swapped=[False, True])
+@looped(log=[False, True], reverse=[False, True], phase=[0, 1j])
+def test_all_axes_of_linear_scan_broadcast(shape, swapped, phase, **options):
     rng = np.random.default_rng(0)
-    a, x = rng.uniform(-1, 1, shape), rng.standard_normal((2, 7, 5))
+    a, x, g = (
+        rng.uniform(-1, 1, y) for y in (shape, (2, 7, 5), np.broadcast_shapes(shape, (2, 7, 5)))
+    )
+    a, x, g = (y * np.exp(phase * rng.uniform(-3, 3, y.shape)) for y in (a, x, g))
     a, x = (x, a) if swapped else (a, x)
-    h = linattn.linear_scan(a, x)
-    g = rng.standard_normal(h.shape)
-    close(h, ref.linear_scan(a, x), rtol=1e-12, atol=1e-12)
-    grads = linattn.linear_scan_backward(a, x, g)
-    for y, z in zip(grads, ref.linear_scan_backward(a, x, g), strict=True):
+    h = linattn.linear_scan(a, x, **options)
+    assert h.shape == g.shape
+    close(h, ref.linear_scan(a, x, **options), rtol=1e-12, atol=1e-12)
+    grads = linattn.linear_scan_backward(a, x, g, **options)
+    for y, z in zip(grads, ref.linear_scan_backward(a, x, g, **options), strict=True):
         assert y.shape == z.shape
         close(y, z, rtol=1e-10, atol=1e-10)
 
