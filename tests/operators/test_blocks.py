@@ -11,7 +11,6 @@ from table import BLOCKS, FIRST, allowed, apply
 
 import linattn
 from linattn import feature_maps, reference
-from linattn._call.tables import MAPS
 from linattn.operators.registry import RECURRENCES
 
 LEAD, N = (2,), 11
@@ -48,20 +47,6 @@ def test_blocks_of_one_token(case, dtype):
         states = {x: case.state(LEAD, dtype=dtype) for x in ("initial_state", "grad_state")}
     result = without(case, 1).results(operands, **states)
     assert_same(result, without(case).results(operands, **states))
-
-
-@pytest.mark.parametrize("feature_map", [*MAPS, "dpfp"])
-def test_one_block_is_attention_to_all_tokens(feature_map):
-    q, k, v = np.abs(np.random.default_rng(0).standard_normal((3, 2, N, 4)))
-    options = {"feature_map": feature_map}
-    expected = linattn.noncausal(q, k, v, **options)
-    for block in (N, np.int64(N + 1), 10**30):
-        o = linattn.causal(q, k, v, block=block, **options)
-        close(o, expected, atol=allowed(o, expected))
-    grads = linattn.causal_backward(q, k, v, v, block=N, **options)
-    expected = linattn.noncausal_backward(q, k, v, v, **options)
-    for x, y in zip(grads, expected, strict=True):
-        close(x, y, atol=allowed(*expected))
 
 
 @EACH

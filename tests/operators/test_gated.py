@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close, roundings
-from gates import DTYPES, GATED, ROUNDINGS, by_channel, compare, each_gated, same
+from gates import GATED, ROUNDINGS, by_channel, compare, each_gated, same
 from slow import grid
 from states import flat
 
@@ -92,24 +92,6 @@ def test_a_reset_begins_anew(case):
             grads = case.named(arrays, initial_state=first)
             assert not grads["dg"][t].any()
             assert bonus or not (grads["ds"].any() and t == 0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", GATED[::2], ids=str)
-def test_no_decay_is_causal(dtype, case):
-    """With gates of 0 it is the sum, within the rounding of either."""
-    for n, d, m in [(40, 5, 6), (700, 64, 16), (300, 70, 20)]:
-        arrays = case.operands((2,), n, d=d, m=m, dtype=dtype)
-        q, k, v, g, c = arrays.values()
-        options = {"feature_map": "elu", "scale": 0.5}
-        o, state = linattn.gated(q, k, v, 0 * g, **options, return_state=True)
-        grads = linattn.gated_backward(q, k, v, 0 * g, c, **options)
-        options["normalize"] = False
-        plain, end = linattn.causal(q, k, v, **options, return_state=True)
-        close(o, plain, atol=roundings(2 * ROUNDINGS["o"], plain) * n**0.5)
-        close(state.s, end.s, atol=roundings(2 * ROUNDINGS["s"], end.s))
-        for x, y in zip(grads, linattn.causal_backward(q, k, v, c, **options), strict=False):
-            close(x, y, atol=roundings(2 * ROUNDINGS["gradients"], y) * n**0.5)
 
 
 @grid(
