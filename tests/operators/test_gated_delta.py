@@ -3,33 +3,10 @@
 import numpy as np
 import pytest
 from bounds import close
-from gates import compare_rules, each_rule
+from gates import each_rule
 
 import linattn
 from linattn import State
-
-
-@each_rule
-def test_resets(case):
-    """After a gate of -inf in all channels nothing is left: the rest is as if it were alone."""
-    n, start = 50, case.state((2,), d=6)
-    arrays = case.operands((2,), n, d=6)
-    for t in (0, 1, 7, 16, 33, 49):
-        cut = {**arrays, "g": arrays["g"].copy()}
-        cut["g"][:, t] = -np.inf
-        if case.name == "dplr":  # which reads before the decay
-            cut["a"] = arrays["a"].copy()
-            cut["a"][:, t] = 0
-        whole, rest = case.named(cut, initial_state=start), case.named(case.rows(cut, t, n))
-        parts = {"o": whole["o"][:, t:], "s": whole["s"]}, {x: rest[x] for x in "os"}
-        compare_rules(*parts)
-        if t == n - 1:
-            np.testing.assert_array_equal(whole["s"], rest["s"])
-        assert not whole["dg"][:, t].any()
-        if t > 0:
-            late = {**cut, "grad_out": cut["grad_out"].copy()}
-            late["grad_out"][:, :t] = 0
-            assert not any(x[:, :t].any() for x in case.backward(late))
 
 
 @each_rule
