@@ -11,7 +11,7 @@ from cases import MAPS, SIGNED
 from operands import dims, kinds, twin
 from slow import each
 from states import drawn, flat
-from table import CASES, COMPLEX, GATES, normal_like, wide
+from table import ALL, COMPLEX, GATES, normal_like, wide
 
 import linattn
 from linattn import State, reference
@@ -97,25 +97,31 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize, modu
 
 
 #: Those whose twins take no complex step: running maxima, and complex numbers.
-OTHERS = [x for x in CASES if x.row.decay is not None or x.name == "slstm"] + COMPLEX
+OTHERS = [x for x in ALL if x.row is None or x.row.decay is not None or x.name == "slstm"] + COMPLEX
 
 
 @each(OTHERS)
-def test_recurrences_that_take_no_complex_step(case):
+def test_others(case):
     """Central differences of the twin in long double."""
     arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), np.longdouble(1e-6)
-    start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
-    fields = {name: x for name, x in start._asdict().items() if x is not None}
+    given, fields, cotangents = {}, {}, [arrays["grad_out"]]
+    if case.held:
+        start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
+        given = {"initial_state": start, "grad_state": last}
+        fields = {name: x for name, x in start._asdict().items() if x is not None}
+        cotangents += flat(last)
 
     def loss(moved):
-        state = start._replace(**{name: moved[name] for name in fields})
         operands = {name: moved[name] for name in case.letters}
-        o, end = case.forward(operands, reference, initial_state=state)
-        pairs = (o, arrays["grad_out"]), *zip(flat(end), flat(last), strict=True)
+        if not case.held:
+            return (case.call(operands, reference) * cotangents[0]).sum()
+        state = start._replace(**{name: moved[name] for name in fields})
+        results = flat(case.forward(operands, reference, initial_state=state))
+        pairs = zip(results, cotangents, strict=True)
         return sum((x * y.conj()).real.sum() for x, y in pairs)
 
     leaves = {name: arrays[name] for name in case.letters} | fields
-    given, exact = {"initial_state": start, "grad_state": last}, wide(leaves)
+    exact = wide(leaves)
     gradients = [flat(case.backward(arrays, module, **given)) for module in BOTH]
     for (name, x), *grads in zip(leaves.items(), *gradients, strict=True):
         for _ in range(4):
