@@ -216,9 +216,10 @@ def test_out_may_overlap_an_operand(case):
 
 
 @EACH
-def test_out_of_any_layout(case):
+@looped(dtype=["float16", "float64"])
+def test_out_of_any_layout(case, dtype):
     """What lies around it stays as it was."""
-    operands = case.operands((2, 3), 20)
+    operands = case.operands((2, 3), 20, dtype=dtype)
     expected = case.call(operands)
     for layout in WRITTEN:
         out = LAYOUTS[layout](np.zeros_like(expected))

@@ -91,22 +91,6 @@ def test_positions_and_threads(threads, case, half):
 
 @every_case
 @halves
-def test_rows_of_a_pool(case, half):
-    operands = case.operands(LEAD, 2, dtype=half)
-    pool = narrow(case.state((7, 2), dtype="float32"), half)
-    before, own = apply(np.array, pool), rows(pool, INDICES)
-    others = np.setdiff1d(np.arange(7), INDICES)
-    for t in range(2):
-        o, after = case.one_step(operands, t, pool, state_indices=INDICES)
-        expected, own = case.one_step(operands, t, own)
-        assert after is pool
-        assert same(o, expected)
-        assert same(rows(pool, INDICES), own)
-        assert same(rows(pool, others), rows(before, others))
-
-
-@every_case
-@halves
 def test_float64_tokens_are_refused(case, half):
     operands, state = case.operands(LEAD, 1), narrow(case.state(LEAD), half)
     before = apply(np.array, state)

@@ -13,14 +13,14 @@ from table import (
     CASES,
     MAPPED,
     MORE,
+    OTHER_BLOCKS,
     ROUNDINGS,
     allowed,
     apply,
-    first_of,
     rows,
     same,
     wide,
-)
+)  # fmt: skip
 
 from linattn import reference
 
@@ -29,12 +29,8 @@ EACH = each(CASES + MORE)
 #: The ends of more sequences than most of them have tokens.
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
-#: Blocks of a chunk, of more than one, and of more tokens than there are.
-OTHER_BLOCKS = [
-    x._replace(options=x.options | {"block": n}) for n in (16, 37, 1000) for x in first_of(BLOCKS)
-]
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in ALL + BLOCKS + MAPPED[1:] if x.row is not None and x.row.keys]
+WITH_LENGTHS = [x for x in ALL + BLOCKS + OTHER_BLOCKS + MAPPED[1:] if x.row and x.row.keys]
 
 
 def per_token(case):

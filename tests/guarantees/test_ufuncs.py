@@ -83,7 +83,7 @@ def numbers_of(case, *without):
 LEAD, SIZES = (2, 3), {"d": 6, "m": 7}
 
 
-@looped(dtype=DTYPES)
+@looped(dtype=("float16", *DTYPES))
 @each([x for x in table.ALL if x.row is not None] + table.COMPLEX)
 def test_is_what_the_wrapper_calls(case, dtype):
     """In the documented order of operands."""

@@ -17,6 +17,7 @@ from table import (
     COMPLEX,
     MAPPED,
     MORE,
+    OTHER_BLOCKS,
     ROUNDINGS,
     SHARED,
     Case,
@@ -68,10 +69,13 @@ def compare(case: Case, operands, got, **more) -> None:
 
 @grid(
     lambda case, size, dtype: (
-        case in (FIRST if dtype == "float64" or size in SIZES[4:] else COVERING)
-        and (dtype == "float32" or size in SIZES[:4])
+        (
+            case in (FIRST if dtype == "float64" or size in SIZES[4:] else COVERING)
+            and (dtype == "float32" or size in SIZES[:4])
+        )
+        or (case in OTHER_BLOCKS and dtype == "float32" and size in SIZES[3:5])
     ),
-    case=ALL + BLOCKS + COMPLEX,
+    case=ALL + BLOCKS + OTHER_BLOCKS + COMPLEX,
     size=SIZES,
     dtype=["float32", "float64"],
 )
@@ -141,12 +145,12 @@ def test_every_instruction_set(isa, name, case):
                 close(x, y.reshape(x.shape), atol=roundings(2 * ROUNDINGS, *expected))
 
 
-@each([x for x in ALL if "g" in x.letters])
+@each([x for x in ALL + BLOCKS + OTHER_BLOCKS if "g" in x.letters])
 @looped(gates=["strong", "growing", "resets"])
 @looped(dtype=["float32", "float64"])
 def test_gates(case, gates, dtype):
     """Strong ones, ones that let the memory grow, and resets in the middle of a chunk."""
-    operands = case.operands((2,), 40, d=6, m=5, gates=gates, dtype=dtype)
+    operands = case.operands((2,), 75, d=6, m=5, gates=gates, dtype=dtype)
     check(case, operands, **states(case, (2,), dtype, d=6))
 
 

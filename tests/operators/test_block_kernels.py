@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import close, roundings
-from operands import twin
-from slow import each, grid, looped, slow
+from bounds import close
+from slow import each, looped, slow
 from states import assert_same, flat
-from table import BLOCKS, GATES, ROUNDINGS, first_of, same
+from table import BLOCKS, first_of, same
 
 import linattn
 from linattn import ufuncs
@@ -23,28 +22,6 @@ N = 75
 
 def having(case, **options):
     return case._replace(options=case.options | options)
-
-
-@EACH
-@grid(
-    lambda block, dtype: dtype == "float32" or block == 7, block=SOME, dtype=["float32", "float64"]
-)
-def test_many_chunks(case, block, dtype):
-    """Results are those of the twin, with states, lengths and every kind of decay."""
-    case, lead = having(case, block=block), (2,)
-    for gates in GATES if "g" in case.letters else ("weak",):
-        operands = case.operands(lead, N, d=20, m=18, dtype=dtype, gates=gates)
-        states = {
-            x: case.state(lead, d=20, m=18, dtype=dtype, seed=i)
-            for i, x in enumerate(("initial_state", "grad_state"))
-        }
-        for more in ({}, {"key_lengths": [N, 41]}):
-            found = case.results(operands, **states, **more)
-            wide = {x: y.astype(float) for x, y in operands.items()}
-            expected = case.results(wide, twin(case.name), **states, **more)
-            for x, y in zip(found, expected, strict=True):
-                assert x.dtype == dtype
-                close(x, y, atol=roundings(2 * ROUNDINGS, *expected, dtype=np.dtype(dtype)))
 
 
 @EACH

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bounds import close
 from slow import looped
+from states import assert_same, flat
 
 import linattn
 from linattn import State
@@ -106,15 +107,15 @@ def test_errors_of_gradients_and_gufuncs():
         linattn.ufuncs.causal_identity_sum(C, C, C, 1.0)
 
 
-@pytest.mark.parametrize("given", ["f8", "c16", ">c8"])
-def test_the_operands_determine_the_dtype_of_gradients(given):
-    a, x, g = (y.astype("c8") for y in np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j)
-    g = g.real.astype(given)
-    grads = linattn.linear_scan_backward(a, x, g)
-    expected = linattn.linear_scan_backward(a, x, g.astype("c8"))
-    for y, z in zip(grads, expected, strict=True):
-        assert y.dtype == np.complex64
-        np.testing.assert_array_equal(y, z)
+@looped(dtype=["c8", "c16"], given=["f8", "i8", "c8", "c16", ">c8", ">c16"], at=[None, [2, 6]])
+def test_the_operands_determine_the_dtype_of_gradients(dtype, given, at):
+    a, x, g = np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j
+    a, x, g = a.astype(dtype), x.astype(dtype), g.real.astype(given)
+    last = State(np.ones((2, 4) if at else 4, dtype))
+    options = {"grad_state": last, "state_at": at}
+    grads = linattn.linear_scan_backward(a, x, g, **options)
+    assert {y.dtype for y in flat(grads)} == {np.dtype(dtype)}
+    assert_same(grads, linattn.linear_scan_backward(a, x, g.astype(dtype), **options))
 
 
 def test_resets():

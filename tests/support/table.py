@@ -290,6 +290,12 @@ BLOCKS = [
     for x in RULES
     if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
 ]
+#: The same with a part of a chunk, one, more than one, and more tokens than there are.
+OTHER_BLOCKS = [
+    x._replace(options=x.options | {"block": n})
+    for n in (7, 16, 37, 1000)
+    for x in first_of(BLOCKS)
+]
 #: Rows whose map is an object: one that rescales as it goes, and features of several numbers.
 MAPPED = [
     x._replace(options=x.options | {"feature_map": phi} | more)
