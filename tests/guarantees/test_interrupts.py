@@ -177,12 +177,18 @@ if __name__ == "__main__":
 
 
 FORKS = """
-import os, signal, warnings
+import os, signal, threading, warnings
 import linattn, numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of any fork beside a thread
 linattn.set_num_threads(4)
 q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
 expected = linattn.causal(q, q, q)
+stop = threading.Event()
+def work():
+    while not stop.wait(0):
+        linattn.causal(q, q, q)
+if {busy}:
+    threading.Thread(target=work, daemon=True).start()
 for i in range({count}):
     pid = os.fork()
     if pid == 0:
@@ -195,16 +201,22 @@ for i in range({count}):
         os._exit(not (same and (i >= 3 or os.wait()[1] == 0)))
     assert np.array_equal(linattn.causal(q, q, q), expected)
     assert os.waitpid(pid, 0)[1] == 0
+stop.set()
 print("done")
 """
 
 
+SLEEPING = pytest.param("", True, marks=pytest.mark.slow)
+
+
 @pytest.mark.any_isa
 @needs_posix
-@pytest.mark.parametrize("spin_time", ["", "100000"])
-def test_many_forks(interpreter, spin_time):
-    """Beside workers that sleep, and workers that wait awake; children fork, too."""
-    script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"))
+@pytest.mark.parametrize(
+    ("spin_time", "busy"), [("", False), ("100000", False), ("100000", True), SLEEPING]
+)
+def test_many_forks(interpreter, spin_time, busy):
+    """Beside workers that sleep, that wait awake, and that compute; children fork, too."""
+    script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"), busy=busy)
     stdout, _ = interpreter(script, timeout=600, LINATTN_SPIN_TIME=spin_time)
     assert stdout.strip() == "done"
 

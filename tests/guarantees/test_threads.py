@@ -62,43 +62,6 @@ def test_a_state_of_which_some_columns_are_zero(threads, backward):
         np.testing.assert_array_equal(x, found[0])
 
 
-FORK_WHILE_BUSY = """
-import os, signal, threading, warnings
-import linattn, numpy as np
-warnings.simplefilter("ignore", DeprecationWarning)
-linattn.set_num_threads(4)
-q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
-expected = linattn.causal(q, q, q)
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        linattn.causal(q, q, q)
-thread = threading.Thread(target=work)
-thread.start()
-try:
-    for _ in range(10):
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)
-            os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
-        _, status = os.waitpid(pid, 0)
-        assert status == 0, status
-finally:
-    stop.set()
-    thread.join()
-print("done")
-"""
-
-
-@pytest.mark.any_isa
-@needs_posix
-@pytest.mark.parametrize("spin_time", [*slow(""), "100000"])
-def test_fork_while_busy(interpreter, spin_time):
-    """Beside workers that sleep, and workers that wait awake."""
-    stdout, _ = interpreter(FORK_WHILE_BUSY, LINATTN_SPIN_TIME=spin_time)
-    assert stdout.strip() == "done"
-
-
 FORKS = """
 import os, signal, sys
 import numpy as np

@@ -4,12 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import close
 from slow import each, looped, slow
 from states import assert_same, flat
 from table import BLOCKS, first_of, same
 
-import linattn
 from linattn import ufuncs
 
 EACH = each(BLOCKS)
@@ -82,26 +80,3 @@ def test_gufuncs(case):
 def test_no_gufunc_has_a_bonus():
     assert "gated_block_state_backward_identity" in ufuncs.__all__
     assert not [x for x in ufuncs.__all__ if "bonus" in x and "block" in x]
-
-
-@EACH
-@pytest.mark.parametrize("block", [3, 16, 50])
-def test_products_of_bfloat16(case, block, threads, sums):
-    """They are obeyed: off by roundings of bfloat16, and the same for any number of threads."""
-    dtype = pytest.importorskip("ml_dtypes").bfloat16
-    case, before = having(case, block=block), linattn.get_products()
-    operands = case.operands((2,), N, d=20, m=70)
-    operands = {x: y.astype("float32" if x == "g" else dtype) for x, y in operands.items()}
-    results = {}
-    try:
-        for products, count in (("float32", 1), ("bfloat16", 1), ("bfloat16", 7)):
-            linattn.set_products(products)
-            threads(count)
-            results[products, count] = case.results(operands)
-    finally:
-        linattn.set_products(before)
-    plain, paired, again = results.values()
-    assert_same(again, paired)
-    assert not same([paired[0]], [plain[0]])
-    for x, y in zip(paired, plain, strict=True):
-        close(x.astype(float), y.astype(float), atol=2**-5 * abs(y.astype(float)).max())

@@ -41,14 +41,14 @@ def test_in_place(kind, layer):
 
 DELTA_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
-    {"activation": None}, {"norm_activation": "sigmoid"}, {"norm_eps": 0.5}, {"scale": 0.25},
-    {"beta_scale": 2.0}, {"lower_bound": -5.0}, {"feature_map": "identity", "scale": 0.01},
+    {"weight": None, "bias": None}, {"activation": None}, {"norm_activation": "sigmoid"},
+    {"norm_eps": 0.5}, {"scale": 0.25}, {"beta_scale": 2.0}, {"lower_bound": -5.0}, {"feature_map": "identity", "scale": 0.01},
     {"feature_map": "elu", "beta_scale": 0.01},
 )  # fmt: skip
 GATED_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
-    {"activation": None}, {"norm_groups": 3}, {"norm_groups": 6}, {"norm_eps": 0.5},
-    {"scale": 0.25}, {"time_step_limit": (0.5, 0.75)}, {"D": None},
+    {"weight": None, "bias": None}, {"activation": None}, {"norm_groups": 3}, {"norm_groups": 6},
+    {"norm_eps": 0.5}, {"scale": 0.25}, {"time_step_limit": (0.5, 0.75)}, {"D": None},
 )  # fmt: skip
 
 
@@ -59,14 +59,9 @@ GATED_OPTIONS = (
 )
 def test_options(kind, changes):
     operands, state, options = make(kind, Layer(2, 6, 5, 7))
+    if "weight" in changes:  # without a convolution
+        state = state._replace(conv=None)
     check(kind, operands, state, options | changes, np.float64)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_convolution(kind):
-    operands, state, options = make(kind, Layer(2, 6, 5, 7))
-    del options["weight"], options["bias"]
-    check(kind, operands, state._replace(conv=None), options, np.float64)
 
 
 def test_one_bias_per_head_for_gates_per_channel():
