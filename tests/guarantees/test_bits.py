@@ -234,11 +234,12 @@ def test_out_of_any_layout(case, dtype):
 
 
 @HELD
-@looped(dtype=["float32", "float64"])
-def test_layouts_of_a_step(case, dtype):
+@looped(dtype=["float32", "float64"], sizes=[(4, 5), (20, 150)])
+def test_layouts_of_a_step(case, dtype, sizes):
     """Of its operands and of the state, which may be updated in place."""
-    operands = case.operands((2, 3), 1, dtype=dtype)
-    start = case.state((2, 3), dtype=dtype)
+    widths = dict(zip("dm", sizes, strict=True))
+    operands = case.operands((2, 3), 1, dtype=dtype, **widths)
+    start = case.state((2, 3), dtype=dtype, **widths)
     o, state = case.one_step(operands, 0, start)
     for layout in WRITTEN:
         given = {x: laid(y, layout) for x, y in operands.items()}

@@ -7,13 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slow import each
 from states import flat
-from table import ATTENTION, CASES, ROUNDINGS, allowed
+from table import ATTENTION, CASES, ROUNDINGS
 
 import linattn
 
 EACH = each(CASES, "rule")
-#: Those whose tokens come one after the other, from the first.
-IN_ORDER = each([x for x in CASES if not x.reverse], "rule")
 SIZES = st.tuples(st.integers(0, 70), st.integers(0, 20), st.integers(0, 20))
 SOME = st.tuples(st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
 SEEDS, DTYPES = st.integers(0, 2**32), st.sampled_from(["float32", "float64"])
@@ -84,27 +82,3 @@ def test_keys_in_any_order(sizes, s, seed, dtype, name):
     for x, y, most in zip((dq1, dk1, dv1), (dq, dk[order], dv[order]), slack[1:], strict=True):
         most = most if np.ndim(most) == 0 or x is dq1 else most[order]
         assert (abs(x - y) <= most + 1e-30).all()
-
-
-@IN_ORDER
-@PROPERTY
-@given(sizes=SOME, seed=SEEDS, dtype=DTYPES, gates=GATES, data=st.data())
-def test_split_and_resumed(rule, sizes, seed, dtype, gates, data):
-    """In two parts, and the last tokens one by one."""
-    n, d, m = sizes
-    t = data.draw(st.integers(0, n), label="t")
-    arrays = rule.operands((), n, d=d, m=m, seed=seed, dtype=dtype, gates=gates)
-    o, end = rule.forward(arrays)
-    values = [arrays[x] for x in ("v", "x") if x in arrays]
-    first, state = rule.forward(rule.tokens(arrays, 0, t))
-    second, last = rule.forward(rule.tokens(arrays, t, n), initial_state=state)
-    slack = allowed(o, end, *values) * max(n, 1) ** 0.5
-    close(np.concatenate((first, second)), o, atol=slack)
-    rows = []
-    for i in range(t, min(t + 5, n)):
-        row, state = rule.one_step(arrays, i, state)
-        rows.append(row)
-    if rows:
-        close(np.stack(rows), o[t : t + 5], atol=slack)
-    for x, y in zip(flat(last), flat(end), strict=True):
-        close(x, y, atol=slack)

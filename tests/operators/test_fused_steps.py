@@ -42,8 +42,8 @@ def test_in_place(kind, layer):
 DELTA_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
     {"weight": None, "bias": None}, {"activation": None}, {"norm_activation": "sigmoid"},
-    {"norm_eps": 0.5}, {"scale": 0.25}, {"beta_scale": 2.0}, {"lower_bound": -5.0}, {"feature_map": "identity", "scale": 0.01},
-    {"feature_map": "elu", "beta_scale": 0.01},
+    {"norm_eps": 0.5}, {"scale": 0.25}, {"beta_scale": 2.0}, {"lower_bound": -5.0},
+    {"feature_map": "identity", "scale": 0.01}, {"feature_map": "elu", "beta_scale": 0.01},
 )  # fmt: skip
 GATED_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
