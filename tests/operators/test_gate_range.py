@@ -174,35 +174,24 @@ def test_a_reset_of_dplr(case):
         assert not np.isfinite(case.named(arrays, **more)["s"]).all()
 
 
-@pytest.mark.parametrize("name", ["gated", "gated_delta"])
-@pytest.mark.parametrize("channels", [False, True])
-def test_a_reset_in_a_step(name, channels):
+@each(GATED + GATED_DELTA)
+def test_a_reset_in_a_step(case):
     """Rows of a state that hold inf and NaN are 0 before the write, at any stride."""
-    rng = np.random.default_rng(0)
-    for dtype in (*DTYPES, "float16"):
-        for d, m in ((5, 3), (16, 70)):
-            q, k, v = (rng.standard_normal(size).astype(dtype) for size in (d, d, m))
-            wide = "float32" if dtype == "float16" else dtype
-            g = np.full(d, -0.5, wide) if channels else np.float32(-np.inf)
-            s = rng.standard_normal((d, m)).astype(wide)
-            rows = slice(0, 3) if channels else slice(None)
-            if channels:
-                g[rows] = -np.inf
-            clean, bad = s.copy(), s.copy()
-            clean[rows], bad[rows] = 0, np.nan
-            bad[1, 1] = np.inf
-            more = () if name == "gated" else (np.asarray(0.5, dtype),)
-            step = getattr(linattn, f"{name}_step")
-            for order in ("C", "F"):
-                o, state = step(q, k, v, g, *more, State(np.asarray(bad, order=order)))
-                expected = step(q, k, v, g, *more, State(np.asarray(clean, order=order)))
-                np.testing.assert_array_equal(o, expected[0])
-                np.testing.assert_array_equal(state.s, expected[1].s)
-            if name == "gated":  # with a bonus it reads what was there
-                o, state = step(q, k, v, g, State(bad), bonus=np.ones(d, dtype))
-                expected = step(q, k, v, g, State(clean), bonus=np.ones(d, dtype))
+    rows = slice(0, 3) if by_channel(case) else slice(None)
+    for dtype, (d, m) in product((*DTYPES, "float16"), ((5, 3), (16, 70))):
+        operands = case.operands((), 1, d=d, m=m, dtype=dtype)
+        operands["g"][(0, rows) if by_channel(case) else 0] = -np.inf
+        clean = case.state((), d=d, m=m, dtype="float32" if dtype == "float16" else dtype).s
+        bad = clean.copy()
+        clean[rows], bad[rows], bad[1, 1] = 0, np.nan, np.inf
+        for order in ("C", "F"):
+            o, state = case.one_step(operands, 0, State(np.asarray(bad, order=order)))
+            expected, after = case.one_step(operands, 0, State(np.asarray(clean, order=order)))
+            np.testing.assert_array_equal(state.s, after.s)
+            if "bonus" in case.letters:  # with it the token reads what was there
                 assert np.isnan(o).any()
-                np.testing.assert_array_equal(state.s, expected[1].s)
+            else:
+                np.testing.assert_array_equal(o, expected)
 
 
 # --- the range of keys and queries --------------------------------------------
