@@ -31,9 +31,15 @@ def steepness(x, A_log, dt_bias, lower_bound):
     return 8 + u * (abs(x) + abs(dt_bias)) + 4 * abs(A_log)
 
 
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("lower_bound", BOUNDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_against_the_twin(dtype, lower_bound):
+def test_against_the_twin(isa, name, dtype, lower_bound):
+    isa(name)
+    check(dtype, lower_bound)
+
+
+def check(dtype, lower_bound):
     x, A_log, dt_bias, grad = make(dtype)
     X, A, B, G = wide(x, A_log, dt_bias, grad)
     u, tiny = float(np.finfo(dtype).eps), 1e8 * float(np.finfo(dtype).tiny)
@@ -134,14 +140,6 @@ def test_sixteen_bits_are_rounded_once(dtype, lower_bound):
         np.testing.assert_array_equal(y, z.astype(dtype))
 
 
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("lower_bound", BOUNDS)
-def test_instruction_sets(isa, name, lower_bound):
-    isa(name)
-    for dtype in DTYPES:
-        test_against_the_twin(dtype, lower_bound)
-
-
 def test_threads_and_layouts_change_no_bit(threads):
     x, A_log, dt_bias, grad = make("float32", shape=(8, 3000, 12), param=(12,))
     threads(1)
@@ -229,4 +227,4 @@ def test_wrong_ones_are_found(monkeypatch, name):
         lambda x, A, b, g, **o: MUTANTS[name](x, A, b, g, lambda *a: gradient(*a, **o)),
     )  # fmt: skip
     with pytest.raises(AssertionError):
-        test_against_the_twin("float32", None)
+        check("float32", None)
