@@ -228,6 +228,22 @@ def test_leading_axes_broadcast(case, dtype):
             close(x, y, atol=roundings(2 * ROUNDINGS, *alone))
 
 
+@each([x for x in ALL if x.row and any(y.channels for y in x.row.operands)])
+def test_one_number_for_all_channels(case):
+    """A last axis of 1, and leading axes that the others lack: in kernel and twin alike."""
+    arrays = case.operands((2,), 7, d=3, m=4)
+    for name in (x.name for x in case.row.operands if x.channels):
+        if case.letters[name] != "n":
+            continue
+        own, grad_out = arrays[name], arrays["grad_out"]
+        for one in (own[..., None], np.stack([own, own / 2])[..., None], own[:1, :, None]):
+            given = arrays | {name: one}
+            given["grad_out"] = np.broadcast_to(grad_out, (*one.shape[:-3], *grad_out.shape))
+            expected = case.backward(given, reference)
+            for x, y in zip(case.backward(given), expected, strict=True):
+                close(x, y, atol=1e-12 * abs(y).max(), rtol=1e-12)
+
+
 @each(ALL + BLOCKS + COMPLEX)
 def test_nothing_to_compute(case):
     """No heads, tokens, channels or states give empty or zero results, and the state stays."""

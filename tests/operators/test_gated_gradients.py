@@ -2,25 +2,7 @@
 
 import numpy as np
 import pytest
-from bounds import close
 from gates import GATED, by_channel, compare, each_gated, oracle
-
-from linattn import reference
-
-
-def test_one_number_for_all_channels():
-    """g (..., n, 1), and with leading axes that the others lack: in kernel and twin alike."""
-    case = GATED[0]._replace(options={"scale": 0.5, "feature_map": "elu"})
-    arrays = case.operands((2,), 7, d=3, m=4)
-    g = arrays["g"]
-    for one in (g[..., None], np.stack([g, 2 * g])[..., None], g[:1, :, None]):
-        c = np.broadcast_to(arrays["grad_out"], (*one.shape[:-3], 2, 7, 4))
-        given = {**arrays, "g": one, "grad_out": c}
-        grads, expected = case.named(given), case.named(given, reference)
-        for name, x in grads.items():
-            y = expected[name]
-            assert x.shape == y.shape
-            close(x, y, atol=1e-13 * abs(y).max(), rtol=1e-12)
 
 
 def wrong_results(case, arrays):
