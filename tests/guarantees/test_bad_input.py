@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from slow import each
-from states import flat
+from states import assert_same, flat
 from table import ALL, BLOCKS, MAPPED, apply, first_of, with_objects
 
 import linattn
@@ -85,8 +85,7 @@ def refuse(case, kind, error, *words, lead=(), **changed):
         for word in (f"{name_of(case, kind)}: ", *words):
             assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
-    for x, y in zip(fields, before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same(fields, before)
 
 
 def _arrays(state):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
-from states import assert_same, flat
+from states import assert_close, assert_same, flat
 from table import (
     ALL,
     BLOCKS,
@@ -54,16 +54,14 @@ def test_a_cut_anywhere(case, dtype):
         second, end = case.forward(parts[1], initial_state=state)
         whole = [second, first] if case.reverse else [first, second]
         close(np.concatenate(whole, 1), o, atol=allowed(o, *flat(last)))
-        for x, y in zip(flat(end), flat(last), strict=True):
-            close(x, y, atol=allowed(o, *flat(last)))
+        assert_close(end, last, atol=allowed(o, *flat(last)))
         *late, dstate = case.backward(parts[1], initial_state=state, grad_state=grad)
         *early, dfirst = case.backward(parts[0], initial_state=start, grad_state=dstate)
         for name, x, y, z in zip(case.letters, early, late, expected, strict=True):
             pair = [y, x] if case.reverse else [x, y]
             joined = np.concatenate(pair, 1) if name in per_token(case) else x + y
             close(joined, z, atol=atol)
-        for x, y in zip(flat(dfirst), flat(dstart), strict=True):
-            close(x, y, atol=atol)
+        assert_close(dfirst, dstart, atol=atol)
 
 
 @each(CASES + BLOCKS + OTHER_BLOCKS + MORE)
@@ -166,8 +164,7 @@ def test_key_lengths(case, bad, options, dtype):
     count = len(got) - len(flat(case.backward(clean, **more)))
     for part in (slice(count), slice(count, None)):
         atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)
-        for x, y in zip(got[part], expected[part], strict=True):
-            close(x, y, atol=atol)
+        assert_close(got[part], expected[part], atol=atol)
     for name, x in zip(case.letters, got[count:], strict=False):
         if name in padded:
             assert not any(x[b, length:].any() for b, length in enumerate(lengths))
@@ -194,8 +191,7 @@ def test_steps(case, dtype, in_place):
         assert all((x is y) is in_place for x, y in zip(flat(state), flat(before), strict=True))
         unit = roundings(2, whole, dtype=whole.dtype)
         close(wide(o), wide(whole[:, t]), atol=slack + unit)
-    for x, y in zip(flat(state), flat(last), strict=True):
-        close(x, y, atol=slack)
+    assert_close(state, last, atol=slack)
 
 
 @each(CASES)

@@ -15,7 +15,7 @@ from cases import MAPS
 from every_call import every_call
 from isas import ISAS
 from slow import crossed
-from states import flat
+from states import assert_same, flat
 from table import ALL, covering, first_of
 
 import linattn
@@ -190,5 +190,4 @@ def test_large_scratch_is_used_again(threads):
     expected = {n: gradients(n) for n in set(lengths)}
     with ThreadPoolExecutor(3) as callers:
         for n, found in zip(lengths * 3, callers.map(gradients, lengths * 3), strict=True):
-            for x, y in zip(found, expected[n], strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_same(found, expected[n])

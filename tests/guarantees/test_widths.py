@@ -5,7 +5,7 @@ import pytest
 from every_call import every_call
 from isas import ISAS
 from layouts import LAYOUTS
-from states import flat
+from states import assert_same, flat
 from table import ATTENTION, apply, first_of
 
 import linattn
@@ -42,8 +42,7 @@ def test_every_operator_in_any_layout(isa, name, dtype):
                 operands = tuple(laid(x, layout) for x in call.operands)
                 options = {x: laid(y, layout) for x, y in given.items()}
                 results = call._replace(operands=operands, options=options).results()
-                for x, y in zip(results, expected, strict=True):
-                    np.testing.assert_array_equal(x, y, err_msg=f"{call.name} {layout}")
+                assert_same(results, expected, f"{call.name} {layout}")
 
 
 @across_sets
@@ -107,7 +106,6 @@ def test_steps_of_any_width(isa, name, dtype, case):
             here = apply(np.copy, start)._replace(s=LAYOUTS[layout](start.s.copy()))
             around = flat_memory(here.s).copy()
             result = case.one_step(operands, 0, here, in_place=True)
-            for x, y in zip(flat(result), flat(expected), strict=True):
-                np.testing.assert_array_equal(x, y, err_msg=f"{layout} {width}")
+            assert_same(result, expected, f"{layout} {width}")
             here.s[...] = start.s
             assert flat_memory(here.s).tobytes() == around.tobytes()

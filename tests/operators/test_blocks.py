@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from slow import each, looped
-from states import assert_same, flat
+from states import assert_close, assert_same, flat
 from table import BLOCKS, FIRST, allowed, apply
 
 import linattn
@@ -59,13 +59,11 @@ def test_states(case):
     o, end = case.forward(operands, initial_state=start)
     found, states = case.forward(operands, initial_state=start, state_at=[0, 2, 3, 8, N])
     close(found, o, atol=allowed(o, found))
-    for x, y in zip(flat([end, states]), flat([last, expected]), strict=True):
-        close(x, y, atol=allowed(*flat([last, expected])))
+    assert_close([end, states], [last, expected], atol=allowed(*flat([last, expected])))
     more = {"initial_state": start, "grad_state": states, "state_at": [0, 2, 3, 8, N]}
     grads = case.backward(operands, **more)
     expected = case.backward(operands, reference, **more)
-    for x, y in zip(flat(list(grads)), flat(list(expected)), strict=True):
-        close(x, y, atol=allowed(*flat(list(expected))))
+    assert_close(list(grads), list(expected), atol=allowed(*flat(list(expected))))
     found, after = case.forward(operands, initial_state=pool, state_indices=indices)
     assert after is pool
     assert_same([found, *flat(apply(lambda x: x[indices], pool))], [o, *flat(end)])
@@ -144,8 +142,7 @@ def test_denominators_of_zero_within_a_block(dtype):
     assert np.isfinite(linattn.causal(q, k, v, **options)).all()
     grads = linattn.causal_backward(q, k, v, g, **options)
     expected = reference.causal_backward(*(x.astype(float) for x in (q, k, v, g)), **options)
-    for x, y in zip(grads, expected, strict=True):
-        close(x, y, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
+    assert_close(grads, expected, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])

@@ -23,15 +23,6 @@ SELECTIVE = next(x for x in ALL if {"D", "z", "dt_bias"} <= {*x.letters})
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
 
 
-def linear(n=70, m=13, *, dtype="f8", log=False):
-    """a, x, grad_out and a state."""
-    rng = np.random.default_rng([0, n, m])
-    a = -rng.exponential(size=(2, n, m)) if log else rng.uniform(-1, 1, (2, n, m))
-    x, grad_out = rng.standard_normal((2, 2, n, m))
-    state = rng.standard_normal((2, m)).astype(wide(dtype))
-    return *(y.astype(dtype) for y in (a, x, grad_out)), State(state)
-
-
 def wide(dtype):
     """The dtype in which results of a dtype are computed."""
     return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
@@ -88,26 +79,6 @@ def test_all_axes_of_linear_scan_broadcast(shape, swapped, phase, **options):
         close(y, z, rtol=1e-10, atol=1e-10)
 
 
-def test_a_python_number_does_not_change_the_dtype():
-    x = np.ones((3, 2), "f4")
-    h = linattn.linear_scan(0.5, x)
-    assert h.dtype == np.float32
-    np.testing.assert_array_equal(h[:, 0], [1, 1.5, 1.75])
-    da, dx = linattn.linear_scan_backward(0.5, x, x)
-    assert da.shape == () and dx.dtype == np.float32
-    assert da == 2 * (1 + 0.5 + 1.5)
-
-
-def test_reverse_is_the_other_order():
-    a, x, _, state = linear()
-    h, end = linattn.linear_scan(a, x, reverse=True, initial_state=state, return_state=True)
-    turned, last = linattn.linear_scan(
-        a[:, ::-1], x[:, ::-1], initial_state=state, return_state=True
-    )
-    np.testing.assert_array_equal(h, turned[:, ::-1])
-    np.testing.assert_array_equal(end.s, last.s)
-
-
 @pytest.mark.parametrize("where", [linattn, reference], ids=["linattn", "twin"])
 def test_tokens_past_the_last_key_keep_their_skip(where):
     """With no key and no state, y = D x silu(z), and its gradients."""
@@ -145,6 +116,8 @@ def test_numbers_follow_the_promotion_of_numpy(dtype, number):
     found = linattn.linear_scan(number, x)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+    da, dx = linattn.linear_scan_backward(number, x, x)
+    assert da.shape == () and dx.dtype == linattn.linear_scan_backward(full, x, x)[1].dtype
     h, _ = linattn.linear_scan_step(number, x, State(np.ones(x.shape, wide(expected.dtype))))
     assert h.dtype == expected.dtype
 
