@@ -7,8 +7,8 @@ with u the unit roundoff, a = scale phi(q), b = phi(k)::
     normalised    M = (1 + kappa) / 2 |a| |b|^T |v| / |den|,   kappa = |a| |z| / |den|
 
 kappa is 1 for every map that is never negative.  Gradients are longer products of the same factors.
-A map that is not a function per element has an error of its own, which adds to |phi(x)|
-(`map_bounds`).
+A map that is not a function per element has an error of its own, as if its x were off by some u.
+This adds |J| |x| to |phi(x)|, where J is its Jacobian.
 
 Each operator has two bounds.  The first holds for all operands and is derived: a term is rounded
 once per link of the longest chain of additions it goes through (`links`, `WORST`), and each
@@ -32,7 +32,6 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 from cases import DELTA, Case, call, make
-from map_bounds import moved, spread
 
 from linattn.reference import delta_rule as ref_delta
 from linattn.reference import linear as ref
@@ -154,12 +153,37 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
     dv = write(b, a, h)
     if not magnitude:
         return phi.backward(q, case.scale * da), phi.backward(k, db), dv
-    return abs(case.scale) * spread(phi, q, da), spread(phi, k, db), dv
+    return abs(case.scale) * through(phi, q, da), through(phi, k, db), dv
+
+
+def through(phi, x, grad):
+    """The magnitude of the gradient of x, from that of the gradient of phi(x)."""
+    if isinstance(phi, maps.Elementwise):
+        return abs(phi.backward(x, np.ones_like(x))) * grad
+    return (_jacobian(phi, x) @ grad[..., None])[..., 0]
 
 
 def twin_of(feature_map):
     """The twin of a map, given by its name or as an object."""
     return maps.get(feature_map) if isinstance(feature_map, str) else maps.twin(feature_map)
+
+
+def _jacobian(phi, x):
+    """|d phi_j / d x_i|, (..., d, f), by complex steps.
+
+    The Jacobian of l2norm, (I - y y^T) / norm, is a difference, and both of its terms count.
+    """
+    if isinstance(phi, maps.L2Norm):
+        y = abs(phi(x))
+        inner = np.eye(x.shape[-1]) + y[..., :, None] * y[..., None, :]
+        return inner / phi._norm(x)[..., None]
+    steps = 1e-30j * np.eye(x.shape[-1])
+    return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
+
+
+def moved(phi, x):
+    """|J| |x|: how far phi moves if each element of x moves in proportion to its size."""
+    return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
 def oracle(case: Case, operands):
