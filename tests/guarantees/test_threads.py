@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 from slow import grid, slow
-from states import assert_same, flat
+from states import assert_same
+from table import ATTENTION
 
 import linattn
 
@@ -20,25 +21,20 @@ needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 )
 def test_a_backward_of_one_head(threads, dtype, feature_map, normalize):
     """In passes where there are threads for it: with states, keys that do not exist, and none."""
-    rng = np.random.default_rng(0)
     wide = np.promote_types(dtype, np.float32)
     for lead, n, d, m in (((), 2000, 33, 64), ((2,), 1001, 64, 33), ((), 6000, 20, 20)):
-        q, k, v, g = (rng.random((*lead, n, x)).astype(dtype) for x in (d, d, m, m))
-        states = [
-            linattn.State(*(rng.random((*lead, *x)).astype(wide) for x in ((d, m), (d,))))
-            for _ in range(2)
-        ]
-        if not normalize:
-            states = [x._replace(z=None) for x in states]
+        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.7}
+        case = ATTENTION[0]._replace(options=options)
+        operands = {x: abs(y) for x, y in case.operands(lead, n, d=d, m=m, dtype=dtype).items()}
+        states = [case.state(lead, d=d, m=m, dtype=wide, seed=x) for x in (1, 2)]
         ends = dict(zip(("initial_state", "grad_state"), states, strict=True))
         for keys, given in ((None, {}), (777, {}), (0, {}), (None, ends), (0, ends)):
-            options = {"feature_map": feature_map, "normalize": normalize, "key_lengths": keys}
-            options |= {"scale": 0.7, "eps": 0.0 if keys == 0 else 1e-3}
+            more = given | {"key_lengths": keys, "eps": 0.0 if keys == 0 else 1e-3}
             threads(1)
-            expected = flat(linattn.causal_backward(q, k, v, g, **options, **given))
+            expected = case.backward(operands, **more)
             for count in (2, 3, 7):
                 threads(count)
-                assert_same(linattn.causal_backward(q, k, v, g, **options, **given), expected)
+                assert_same(case.backward(operands, **more), expected)
 
 
 @pytest.mark.parametrize("backward", [False, True])
