@@ -202,7 +202,7 @@ def test_out_may_overlap_an_operand(case):
         np.testing.assert_array_equal(out, expected, err_msg=name)
     alike = [x for x in case.letters if operands[x].shape == expected.shape]
     for name, shift in product(alike, (1, -1)):
-        memory = np.zeros((2, 72, *expected.shape[2:]))
+        memory = np.zeros((2, 72, *expected.shape[2:]), expected.dtype)
         memory[:, 1:71] = operands[name]
         out = memory[:, 1 + shift : 71 + shift]
         case.call(operands | {name: memory[:, 1:71]}, out=out)

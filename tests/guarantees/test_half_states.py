@@ -14,8 +14,6 @@ from linattn._linattn import operators
 ml_dtypes = pytest.importorskip("ml_dtypes")
 HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
 LEAD = 3, 2
-INDICES = np.array([5, 0, 3])
-
 halves = looped(half=HALVES)
 every_case = each([x for x in CASES if x.row.half_states["step"]])
 KINDS = "fused_gated_delta_step", "fused_gated_step"

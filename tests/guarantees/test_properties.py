@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slow import each
 from states import flat
-from table import ATTENTION, CASES, ROUNDINGS
+from table import ATTENTION, ROUNDINGS
 
 import linattn
 
-EACH = each(CASES, "rule")
 SIZES = st.tuples(st.integers(0, 70), st.integers(0, 20), st.integers(0, 20))
 SOME = st.tuples(st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
 SEEDS, DTYPES = st.integers(0, 2**32), st.sampled_from(["float32", "float64"])

@@ -13,7 +13,6 @@ from linattn._core import settings
 
 CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
-BY_CHANNEL = ("nd", None), ("nd", "n")  #: gates and strengths whose gradients are quick tests
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 BOTH = pytest.mark.parametrize("backward", [False, True])

@@ -48,9 +48,6 @@ def test_is_a_ufunc(case):
         assert np.dtype(dtype).char * f.nin + "->" + np.dtype(dtype).char * f.nout in f.types
 
 
-ROWS = [x for x in table.ALL if x.row is not None]
-
-
 def variants(case):
     """The case with each map, normalised and not, and a gufunc of it by a part of its name."""
     kind = "".join(

@@ -10,7 +10,7 @@ import pytest
 from bounds import close
 from slow import looped, slow
 from states import flat
-from table import ALL, apply
+from table import ALL
 
 import linattn
 from linattn import State, reference
@@ -26,10 +26,6 @@ SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)] 
 def wide(dtype):
     """The dtype in which results of a dtype are computed."""
     return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
-
-
-def doubled(x):
-    return apply(lambda y: y.astype("f8"), x)
 
 
 def assert_close(result, expected, dtype, factor):

@@ -22,12 +22,6 @@ def draw(*lead, n=N, m=M, dtype=np.float64, size=1.0, seed=0):
     return tuple(x.astype(dtype) for x in (size * k, v, w, size * u, g))
 
 
-def draw_state(*lead, dtype=np.float64, m=M, seed=1):
-    rng = np.random.default_rng(seed)
-    s, z, top = rng.standard_normal((3, *lead, m))
-    return State(s.astype(dtype), np.abs(z).astype(dtype) + 1, top.astype(dtype))
-
-
 @pytest.mark.parametrize("size", [100.0, 1e4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_keys_of_any_size(size, dtype):

@@ -1,4 +1,4 @@
-"""Random calls of recurrences other than those of queries, keys and values as they are."""
+"""Random calls of scans, of recurrences with a running maximum, and of what has like operands."""
 
 from __future__ import annotations
 
