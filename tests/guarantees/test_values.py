@@ -135,7 +135,9 @@ def test_every_instruction_set(isa, name, case):
     isa(name)
     for n, d, m in ((37, 21, 18), (20, 3, 35)):
         operands = case.operands((2,), n, d=d, m=m, dtype="float32")
-        check(case, operands, **states(case, (2,), "float32", d=d, m=m))
+        more = states(case, (2,), "float32", d=d, m=m)
+        check(case, operands, **more)
+        check(case, operands, **{x: y for x, y in more.items() if x == "grad_state"})
         if case.held and not case.reverse:
             start = case.state((2,), dtype="float32", d=d, m=m)
             got = flat(case.one_step(operands, 0, start))
