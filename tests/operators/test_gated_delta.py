@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
-from gates import each_rule
+from gates import DPLR, GATED_DELTA, compare_rules, each_rule
 
 import linattn
 from linattn import State
@@ -42,3 +42,13 @@ def test_steps_without_keys(name):
     extras = (g, np.ones(2)) if name == "gated_delta_step" else (empty, empty, g)
     o, _ = getattr(linattn, name)(empty, empty, v, *extras, State(np.zeros((2, 0, 3))))
     np.testing.assert_array_equal(o, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("case", [GATED_DELTA[0], GATED_DELTA[-1], *DPLR], ids=str)
+def test_wrong_results_are_found(case):
+    """By the comparison of results of these rules."""
+    right = case.named(case.operands((), 40, d=6))
+    for name, x in right.items():
+        for wrong in (np.roll(x, 1, 0), x * (1 + 1e-12), -x):
+            with pytest.raises(AssertionError):
+                compare_rules({**right, name: wrong}, right, 2)

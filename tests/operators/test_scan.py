@@ -1,8 +1,10 @@
-"""linear_scan and selective_scan against their twins: values, gradients, states, steps, errors.
+"""What scans do alone: the bound of linear_scan, axes that broadcast, dtypes, large results.
 
-Bounds are those of the equations: the twin runs on absolute values, and beside each number carries
+The bound is that of the equation: the twin runs on absolute values, and beside each number carries
 how many roundings of its terms it may be off.
 """
+
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +21,7 @@ from linattn.reference import scan as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LINEAR = next(x for x in ALL if x.name == "linear_scan")
 SELECTIVE = next(x for x in ALL if {"D", "z", "dt_bias"} <= {*x.letters})
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
 
@@ -35,6 +38,24 @@ def assert_close(result, expected, dtype, factor):
         largest = abs(y).max(initial=0)
         slack = factor * UNIT[wide(dtype).name] * largest + UNIT[x.dtype.name] * abs(y) + 1e-30
         assert (abs(x.astype("f8") - y) <= slack).all(), i
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
+@pytest.mark.parametrize(("log", "reverse"), [*product((False, True), repeat=2)])
+def test_bound_of_linear_scan(log, reverse, dtype):
+    """h is off by (2 + 2 |log a|) u of |a| |h_before| a token, as the sums of absolutes show."""
+    case, other = LINEAR._replace(options={"log": log, "reverse": reverse}), {"reverse": reverse}
+    for n, m in [(0, 3), (1, 1), (33, 0), (5, 7), (33, 16), (70, 37), (129, 65)]:
+        arrays = case.operands((2,), n, m=m, dtype=dtype)
+        state = case.state((2,), m=m, dtype=wide(dtype))
+        h = case.call(arrays, initial_state=state)
+        a, x, start = (y.astype("f8") for y in (arrays["a"], arrays["x"], state.s))
+        exact = ref.linear_scan(a, x, log=log, **other, initial_state=start)
+        decay = np.exp(a) if log else abs(a)
+        size = ref.linear_scan(decay, abs(x), **other, initial_state=abs(start))
+        error = ref.linear_scan(decay, (3 + (2 * abs(a) if log else 0)) * size, **other)
+        slack = UNIT[wide(dtype).name] * (error + size) + UNIT[np.dtype(dtype).name] * size
+        assert (abs(h.astype("f8") - exact) <= slack).all()
 
 
 @pytest.mark.parametrize("slow", [1e-3, 1e-4, 1e-5])
