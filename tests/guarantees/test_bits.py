@@ -7,7 +7,7 @@ import pytest
 from layouts import LAYOUTS
 from slow import each, grid, looped
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, MORE, SHARED, apply, covering
+from table import ALL, ATTENTION, BLOCKS, CASES, FIRST, MORE, SHARED, apply, covering
 
 from linattn import reference
 
@@ -237,6 +237,8 @@ def test_out_of_any_layout(case, dtype):
 @looped(dtype=["float32", "float64"], sizes=[(4, 5), (20, 150)])
 def test_layouts_of_a_step(case, dtype, sizes):
     """Of its operands and of the state, which may be updated in place."""
+    if sizes != (4, 5) and (case not in ATTENTION or dtype == "float64"):
+        return
     widths = dict(zip("dm", sizes, strict=True))
     operands = case.operands((2, 3), 1, dtype=dtype, **widths)
     start = case.state((2, 3), dtype=dtype, **widths)

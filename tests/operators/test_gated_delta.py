@@ -1,4 +1,4 @@
-"""What gated delta rules do alone: no gates, resets, long decays, short chunks."""
+"""What gated delta rules do alone: long decays, short chunks, steps without keys."""
 
 import numpy as np
 import pytest
