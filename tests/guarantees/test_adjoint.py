@@ -11,7 +11,7 @@ from cases import MAPS, SIGNED
 from operands import dims, kinds, twin
 from slow import each
 from states import drawn, flat
-from table import CASES, GATES
+from table import ALL, COMPLEX, GATES, normal_like, wide
 
 import linattn
 from linattn import State, reference
@@ -60,6 +60,10 @@ def test_recurrence(name, more, feature_map, normalize):
                 if not r.cross:
                     more["cu_seqlens"] = [0, 4, 4, n]
                     _stateful(name, arrays, more, grad_out, rng, phi, normalize, BOTH)
+                if r.blocks and "bonus" not in letters:
+                    more = options | {"block": 3}
+                    _stateless(name, arrays, more, grad_out, rng, BOTH)
+                    _stateful(name, arrays, more, grad_out, rng, phi, normalize, BOTH)
 
 
 def _stateless(name, arrays, options, grad_out, rng, modules=(linattn,)):
@@ -92,28 +96,43 @@ def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize, modu
         check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
 
 
-@each([x for x in CASES if x.row.decay is not None])
-def test_memories_under_a_log_scale(case):
-    """Central differences of the twin, since running maxima are no functions of complex numbers."""
-    arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), 1e-6
-    start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
-    fields = {name: x for name, x in start._asdict().items() if x is not None}
+#: Those whose twins take no complex step: running maxima, and complex numbers.
+OTHERS = [x for x in ALL if x.row is None or x.row.decay is not None or x.name == "slstm"] + COMPLEX
+
+
+@each(OTHERS)
+def test_others(case):
+    """Central differences of the twin in long double."""
+    arrays, rng, h = case.operands((), 9, d=3, m=4), np.random.default_rng(7), np.longdouble(1e-6)
+    given, fields, cotangents = {}, {}, [arrays["grad_out"]]
+    if case.held:
+        start, last = (case.state((), seed=seed, d=3, m=4) for seed in (1, 2))
+        given = {"initial_state": start, "grad_state": last}
+        fields = {name: x for name, x in start._asdict().items() if x is not None}
+        cotangents += flat(last)
 
     def loss(moved):
-        state = start._replace(**{name: moved[name] for name in fields})
         operands = {name: moved[name] for name in case.letters}
-        o, end = case.forward(operands, reference, initial_state=state)
-        pairs = zip(flat(end), flat(last), strict=True)
-        return (o * arrays["grad_out"]).sum() + sum((x * y).sum() for x, y in pairs)
+        if not case.held:
+            return (case.call(operands, reference) * cotangents[0]).sum()
+        state = start._replace(**{name: moved[name] for name in fields})
+        results = flat(case.forward(operands, reference, initial_state=state))
+        pairs = zip(results, cotangents, strict=True)
+        return sum((x * y.conj()).real.sum() for x, y in pairs)
 
     leaves = {name: arrays[name] for name in case.letters} | fields
-    given = {"initial_state": start, "grad_state": last}
+    exact = wide(leaves)
     gradients = [flat(case.backward(arrays, module, **given)) for module in BOTH]
     for (name, x), *grads in zip(leaves.items(), *gradients, strict=True):
-        way = rng.standard_normal(x.shape)
-        up, down = (loss(leaves | {name: x + step * way}) for step in (h, -h))
-        for grad in grads:
-            close((grad * way).sum(), (up - down) / (2 * h), rtol=1e-6, atol=1e-6)
+        for _ in range(4):
+            way = normal_like(rng, x)
+            up, down = (loss(exact | {name: exact[name] + step * way}) for step in (h, -h))
+            for grad in grads:
+                close(
+                    (grad * way.conj()).real.sum(),
+                    (up - down) / (2 * h),
+                    atol=1e-11 * (1 + (abs(grad) * abs(way)).sum()),
+                )
 
 
 @pytest.mark.parametrize("activation", conv_cases.ACTIVATIONS)

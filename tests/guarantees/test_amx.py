@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 import pytest
-from states import flat
+from table import ATTENTION, first_of
 
 import linattn
 from linattn import _linattn
@@ -266,23 +266,13 @@ def test_prefixes_have_the_same_bits(plain, name):
 def test_scratch_may_hold_anything(plain, name, n, d, m):
     """Rows past the last one, which tiles read."""
     plain(name)
-    rng = np.random.default_rng(0)
-    q, k, g = rng.standard_normal((3, n, d)).astype(BFLOAT)
-    v = rng.standard_normal((n, m)).astype(BFLOAT)
-    g, beta = -abs(g.astype("f4")), np.full(n, 0.01, BFLOAT)
-    for call in (
-        lambda: linattn.causal(q, k, v, return_state=True),
-        lambda: linattn.causal_backward(q, k, v, v),
-        lambda: linattn.gated(q, k, v, g, return_state=True),
-        lambda: linattn.gated_backward(q, k, v, g, v),
-        lambda: linattn.gated_delta(q, k, v, g, beta),
-        lambda: linattn.gated_delta_backward(q, k, v, g, beta, v),
-    ):
-        expected = [x.tobytes() for x in flat(call())]
+    for case in (x for x in first_of(ATTENTION) if _linattn.operators[x.name]["products"]):
+        operands = case.operands((), n, d=d, m=m, dtype=BFLOAT)
+        expected = [x.tobytes() for x in case.results(operands)]
         for byte in (0x7F, 0xFF):
             _linattn.poison_scratch(byte)
             try:
-                assert [x.tobytes() for x in flat(call())] == expected
+                assert [x.tobytes() for x in case.results(operands)] == expected
             finally:
                 _linattn.poison_scratch(0)
 

@@ -20,31 +20,21 @@ import ctypes
 import ml_dtypes, numpy as np
 import linattn
 from linattn import _linattn
+from linattn._linattn import operators
 from states import flat
+from table import ATTENTION, first_of
 
 trap = ctypes.CDLL(sys.argv[1])
 assert trap.trapped_begin() == 0
 linattn.set_num_threads(1)  # other threads block signals
 linattn.set_isa("x86-64-v4")
 linattn.set_products("bfloat16")
-rng = np.random.default_rng(0)
+cases = [x for x in first_of(ATTENTION) if operators[x.name]["products"]]
 for n, d, m in ((1, 1, 1), (31, 5, 20), (70, 40, 33), (150, 64, 64), (100, 130, 70), (80, 20, 200)):
-    q, k, g = (rng.standard_normal((n, d)).astype(ml_dtypes.bfloat16) for _ in range(3))
-    v = rng.standard_normal((n, m)).astype(ml_dtypes.bfloat16)
-    keys = (k / 2 / np.sqrt(d)).astype(k.dtype)
-    g, beta = -abs(g.astype("f4")), np.full(n, 0.5, k.dtype)
-    for name, call in {
-        "causal": lambda: linattn.causal(q, k, v, return_state=True),
-        "causal_backward": lambda: linattn.causal_backward(q, k, v, v),
-        "gated": lambda: linattn.gated(q, k, v, g, return_state=True),
-        "gated_backward": lambda: linattn.gated_backward(q, k, v, g, v),
-        "delta": lambda: linattn.delta(q, keys, v, beta),
-        "delta_backward": lambda: linattn.delta_backward(q, keys, v, beta, v),
-        "gated_delta": lambda: linattn.gated_delta(q, keys, v, g, beta),
-        "gated_delta_backward": lambda: linattn.gated_delta_backward(q, keys, v, g, beta, v),
-        "dplr": lambda: linattn.dplr(q, keys, v, -keys, keys, g),
-        "dplr_backward": lambda: linattn.dplr_backward(q, keys, v, -keys, keys, g, v),
-    }.items():
+    for case, backward in ((x, y) for x in cases for y in (False, True)):
+        operands = case.operands((), n, d=d, m=m, dtype=ml_dtypes.bfloat16)
+        call = lambda: (case.backward if backward else case.forward)(operands)
+        name = str(case), backward
         _linattn.set_amx(2)
         expected = [x.tobytes() for x in flat(call())]
         before = [trap.trapped_count(i) for i in range(5)]

@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 from slow import each
-from states import flat
-from table import ALL, CASES, MAPPED, apply, with_objects
+from states import assert_same, flat
+from table import ALL, BLOCKS, MAPPED, apply, first_of, with_objects
 
 import linattn
 from linattn import State
@@ -15,6 +15,8 @@ from linattn import State
 pytestmark = pytest.mark.any_isa
 
 KINDS = ("", "_backward", "_step")  # the first is that of `forward`
+EVERY = ALL + MAPPED + first_of(BLOCKS)
+HELD = [x for x in EVERY if x.held]
 N, D, M = 5, 4, 3
 
 
@@ -24,7 +26,7 @@ def each_call(cases, *axes):
     def decorate(test):
         def run(case):
             for kind, *values in product(KINDS, *axes):
-                if case.held or kind != "_step":
+                if kind != "_step" or (case.held and "block" not in case.options):
                     test(case, kind, *values)
 
         return each(cases)(run)
@@ -83,8 +85,7 @@ def refuse(case, kind, error, *words, lead=(), **changed):
         for word in (f"{name_of(case, kind)}: ", *words):
             assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     assert (out == 7).all()
-    for x, y in zip(fields, before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same(fields, before)
 
 
 def _arrays(state):
@@ -93,7 +94,7 @@ def _arrays(state):
     return [x for x in fields if isinstance(x, np.ndarray)]
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_an_axis_too_long(case, kind):
     letters = letters_of(case, kind)
     for name, own in letters.items():
@@ -104,7 +105,7 @@ def test_an_axis_too_long(case, kind):
             refuse(case, kind, ValueError, **{name: np.concatenate([x, x], axis)})
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_too_few_axes(case, kind):
     for name, own in letters_of(case, kind).items():
         of_channels = {x.name for x in case.row.operands if x.channels} if case.row else ()
@@ -113,7 +114,7 @@ def test_too_few_axes(case, kind):
             refuse(case, kind, ValueError, name, "()", **{name: 1.0})
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_leading_axes_that_do_not_broadcast(case, kind):
     arrays = good(case, kind)
     first, second = list(arrays)[:2]
@@ -136,7 +137,7 @@ if np.finfo(np.longdouble).nmant == np.finfo(float).nmant:  # then it is one tha
     TYPES = [x for x in TYPES if x[1] != np.dtype("longdouble").name]
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_types(case, kind):
     for (make, word), name in product(TYPES, letters_of(case, kind)):
         if case.name == "linear_scan" and word == "complex128":
@@ -145,14 +146,14 @@ def test_types(case, kind):
         refuse(case, kind, TypeError, f"{name} ", word, **{name: bad})
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_ragged_lists(case, kind):
     for name, own in letters_of(case, kind).items():
         if len(own) > 1:
             refuse(case, kind, ValueError, name, "inhomogeneous", **{name: [[1.0, 2.0], [3.0]]})
 
 
-@each(ALL + MAPPED)
+@each(EVERY)
 def test_a_cotangent_of_another_shape(case):
     """It does not broadcast, unlike operands."""
     right = good(case, "_backward")["grad_out"].shape
@@ -177,12 +178,17 @@ def test_a_class_of_maps(given, hint):
         linattn.feature_maps.get(given)
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_options(case, kind):
     flags = [] if case.row is None else case.row.flags["step" if kind == "_step" else "forward"]
     for option in (x for x in flags if x != "activation"):
         for bad in (1, 0.0, None, "yes"):
             refuse(case, kind, TypeError, f"{option} is {bad!r}", **{option: bad})
+    if "block" in case.options and kind != "_step":
+        for bad in (2.0, True, "3", [3], np.array([3])):
+            refuse(case, kind, TypeError, "block is ", "expected an integer", block=bad)
+        for bad in (-1, 0):
+            refuse(case, kind, ValueError, f"block is {bad}; expected at least 1", block=bad)
     if case.row is not None and case.row.mapped:
         refuse(case, kind, ValueError, "feature_map", "elu", feature_map="tanh")
         for bad in ([1], None, 3, np.tanh):
@@ -205,7 +211,7 @@ def scalars(case):
     return ["scale"] * ("scale" in case.options) + ["eps"] * normalizer
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_scalars(case, kind):
     for name in scalars(case):
         for bad in (x for x in NO_NUMBERS if x is not None or case.name != "mlstm"):
@@ -220,7 +226,7 @@ def test_scalars(case, kind):
         call(case, kind, good(case, kind), eps=-0.0)
 
 
-@each_call(ALL + MAPPED, ["f2", "f4", "f8"])
+@each_call(EVERY, ["f2", "f4", "f8"])
 def test_scalars_beyond_the_range(case, kind, dtype):
     """Of the type that the operands are computed in."""
     wide = "f4" if dtype == "f2" else dtype
@@ -235,7 +241,7 @@ def test_scalars_beyond_the_range(case, kind, dtype):
             call(case, kind, given, **{name: 3.4e38 if dtype != "f8" else 1e300})
 
 
-@each_call(ALL + MAPPED)
+@each_call(EVERY)
 def test_options_are_keywords(case, kind):
     given = good(case, kind)
     with pytest.raises(TypeError, match="epsilon"):
@@ -253,7 +259,7 @@ CU_SEQLENS = [  # and what the error says
 NO_INTEGERS = ([0.0, 5.0], "05", [0, None], [False, True], object(), [0, 5j])
 
 
-@each_call(CASES + MAPPED, [(), (3,)])
+@each_call(HELD, [(), (3,)])
 def test_cu_seqlens(case, kind, lead):
     if kind == "_step":
         return
@@ -266,7 +272,7 @@ def test_cu_seqlens(case, kind, lead):
     refuse(case, kind, ValueError, "cu_seqlens is not an array", lead=lead, cu_seqlens=ragged)
 
 
-@each_call([x for x in ALL + MAPPED if x.row and x.row.keys])
+@each_call([x for x in EVERY if x.row and x.row.keys])
 def test_key_lengths(case, kind):
     if kind == "_step":
         return
@@ -301,7 +307,7 @@ def states_of(kind):
     return {"_step": ["state"], "": ["initial_state"]}.get(kind, ["initial_state", "grad_state"])
 
 
-@each_call(CASES + MAPPED, [(), (2,)])
+@each_call(HELD, [(), (2,)])
 def test_states(case, kind, lead):
     """A field of a wrong length, dtype or type, one that is missing, and no state at all."""
     state = case.state(lead, d=D, m=M)
@@ -327,7 +333,7 @@ def test_states(case, kind, lead):
         refuse(case, kind, TypeError, "state is ", state=None)
 
 
-@each_call(CASES + MAPPED, [(), (2,)])
+@each_call(HELD, [(), (2,)])
 def test_states_of_another_number_of_sequences(case, kind, lead):
     """Their axis belongs to the state's own shape: neither missing nor broadcast."""
     for key in states_of(kind) if kind != "_step" else ():
@@ -337,7 +343,7 @@ def test_states_of_another_number_of_sequences(case, kind, lead):
         refuse(case, kind, ValueError, key, **{key: case.state((3,), d=D, m=M)})
 
 
-@each(CASES + MAPPED)
+@each(HELD)
 def test_states_that_cannot_be_updated(case):
     """Read-only ones, ones that all heads share, and ones that overlap themselves."""
     state = case.state((2,), d=D, m=M)
@@ -356,7 +362,7 @@ def test_states_that_cannot_be_updated(case):
     refuse(case, "_step", ValueError, "state", "has shape", state=alone, **here)
 
 
-@each(ALL + MAPPED)
+@each(EVERY)
 def test_out(case):
     right = output_of(case)
     n, *rest, m = right

@@ -4,7 +4,7 @@ from inspect import signature
 
 import numpy as np
 import pytest
-from table import CASES, FIRST, apply
+from table import BLOCKS, FIRST, apply, first_of
 
 import linattn
 from linattn import State
@@ -13,9 +13,7 @@ pytestmark = pytest.mark.any_isa
 
 LEAD, N = (3, 2), 9
 
-WITH_LENGTHS = [x for x in CASES if x.name not in ("linear_scan", "causal_conv1d")]
-
-every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
+every_recurrence = pytest.mark.parametrize("case", FIRST + first_of(BLOCKS), ids=str)
 
 
 @every_recurrence

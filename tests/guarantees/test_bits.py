@@ -7,7 +7,7 @@ import pytest
 from layouts import LAYOUTS
 from slow import each, grid, looped
 from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, FIRST, MORE, SHARED, apply, covering
+from table import ALL, ATTENTION, BLOCKS, CASES, FIRST, MORE, SHARED, apply, covering
 
 from linattn import reference
 
@@ -125,11 +125,13 @@ CAUSAL = [x for x in ALL + MORE if x.held or x.options.get("causal")]
 
 
 @each(CAUSAL)
-@pytest.mark.parametrize(("dtype", "d", "m"), [("float32", 4, 5), ("float64", 72, 20)])
-def test_later_tokens(case, dtype, d, m):
+@pytest.mark.parametrize(
+    ("dtype", "d", "m", "gates"), [("float32", 4, 5, "resets"), ("float64", 72, 20, "weak")]
+)
+def test_later_tokens(case, dtype, d, m, gates):
     """Whatever they hold, the outputs before them have the same bits."""
     n, values = 70, (np.nan, np.inf, -np.inf, 1e30, -60, 5)
-    operands = case.operands((), n, d=d, m=m, dtype=dtype)
+    operands = case.operands((), n, d=d, m=m, dtype=dtype, gates=gates)
     expected = case.call(operands)
     names = [name for name, letters in case.letters.items() if letters[0] in "ns"]
     for value, name, t in product(values, names, (0, 4, 15, 16, 33, 48, n - 1)):
@@ -188,6 +190,7 @@ def test_poison_stays(case, value):
 
 @EACH
 def test_out_may_overlap_an_operand(case):
+    """It may be one, lie a row before or after it, or be all that have its shape."""
     operands = case.operands((2,), 70, d=6, m=6)
     expected = case.call(operands)
     for name in case.letters:
@@ -197,12 +200,26 @@ def test_out_may_overlap_an_operand(case):
         out = given[name].reshape(-1)[: expected.size].reshape(expected.shape)
         assert case.call(given, out=out) is out
         np.testing.assert_array_equal(out, expected, err_msg=name)
+    alike = [x for x in case.letters if operands[x].shape == expected.shape]
+    for name, shift in product(alike, (1, -1)):
+        memory = np.zeros((2, 72, *expected.shape[2:]), expected.dtype)
+        memory[:, 1:71] = operands[name]
+        out = memory[:, 1 + shift : 71 + shift]
+        case.call(operands | {name: memory[:, 1:71]}, out=out)
+        np.testing.assert_array_equal(out, expected, err_msg=f"{name} {shift}")
+    if alike:
+        shared = operands[alike[0]]
+        expected = case.call(operands | dict.fromkeys(alike, shared))
+        out = shared.copy()
+        case.call(operands | dict.fromkeys(alike, out), out=out)
+        np.testing.assert_array_equal(out, expected)
 
 
 @EACH
-def test_out_of_any_layout(case):
+@looped(dtype=["float16", "float64"])
+def test_out_of_any_layout(case, dtype):
     """What lies around it stays as it was."""
-    operands = case.operands((2, 3), 20)
+    operands = case.operands((2, 3), 20, dtype=dtype)
     expected = case.call(operands)
     for layout in WRITTEN:
         out = LAYOUTS[layout](np.zeros_like(expected))
@@ -217,11 +234,14 @@ def test_out_of_any_layout(case):
 
 
 @HELD
-@looped(dtype=["float32", "float64"])
-def test_layouts_of_a_step(case, dtype):
+@looped(dtype=["float32", "float64"], sizes=[(4, 5), (20, 150)])
+def test_layouts_of_a_step(case, dtype, sizes):
     """Of its operands and of the state, which may be updated in place."""
-    operands = case.operands((2, 3), 1, dtype=dtype)
-    start = case.state((2, 3), dtype=dtype)
+    if sizes != (4, 5) and (case not in ATTENTION or dtype == "float64"):
+        return
+    widths = dict(zip("dm", sizes, strict=True))
+    operands = case.operands((2, 3), 1, dtype=dtype, **widths)
+    start = case.state((2, 3), dtype=dtype, **widths)
     o, state = case.one_step(operands, 0, start)
     for layout in WRITTEN:
         given = {x: laid(y, layout) for x, y in operands.items()}

@@ -4,6 +4,8 @@ The twin says who depends on whom.  Where poison leaves the twin's result as it 
 may not change by a bit; where it makes the twin's NaN, the kernel's cannot be a number.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 from cases import BACKWARD, ELEMENTWISE, FORWARD, Case, call, make
@@ -42,19 +44,22 @@ def assert_poison_stays(case, operands, clean, poison):
         assert not np.isfinite(x[np.isnan(y)]).any(), f"{case}: {poison} was lost"
 
 
+def check(case, positions, columns=(slice(None),), values=(np.nan,), operands=None):
+    """Poison in columns of tokens of each operand, or of some."""
+    given = make(case)
+    clean = results(linattn, case, given), results(ref, case, given)
+    for poison in product(operands or range(len(given)), positions, columns, values):
+        assert_poison_stays(case, given, clean, poison)
+
+
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
 @pytest.mark.parametrize("normalize", [True, *slow(False)])
 def test_nan_and_inf(operator, normalize):
     for dtype, d, m in [("float32", 5, 17), ("float32", 16, 16), ("float64", 9, 8)]:
         case = Case(operator, N, d, m, dtype=dtype, normalize=normalize)
-        operands = make(case)
-        clean = results(linattn, case, operands), results(ref, case, operands)
-        for which in range(len(operands)):
-            for t in POSITIONS:
-                assert_poison_stays(case, operands, clean, (which, t, slice(None), np.nan))
-            for t in POSITIONS[::4]:
-                assert_poison_stays(case, operands, clean, (which, t, -1, np.nan))
-                assert_poison_stays(case, operands, clean, (which, t, 0, np.inf))
+        check(case, POSITIONS)
+        check(case, POSITIONS[::4], (-1,))
+        check(case, POSITIONS[::4], (0,), (np.inf,))
 
 
 @pytest.mark.parametrize("operator", ["causal", "causal_backward"])
@@ -62,22 +67,14 @@ def test_nan_and_inf(operator, normalize):
 def test_other_maps(operator, feature_map):
     for normalize in (True, False):
         case = Case(operator, N, 8, 12, feature_map=feature_map, normalize=normalize)
-        operands = make(case)
-        clean = results(linattn, case, operands), results(ref, case, operands)
-        for which in range(len(operands)):
-            for t in (0, 3, 4, 31, 32, 33, 69):
-                assert_poison_stays(case, operands, clean, (which, t, slice(None), np.nan))
+        check(case, (0, 3, 4, 31, 32, 33, 69))
 
 
 @pytest.mark.parametrize("operator", ["causal", "causal_backward"])
 def test_wide_values(operator):
     """More columns than one panel holds."""
     case = Case(operator, 40, 33, 200, normalize=False)
-    operands = make(case)
-    clean = results(linattn, case, operands), results(ref, case, operands)
-    for t in (0, 17, 32, 39):
-        for column in (0, 63, 64, 127, 128, 199):
-            assert_poison_stays(case, operands, clean, (2, t, column, np.nan))
+    check(case, (0, 17, 32, 39), (0, 63, 64, 127, 128, 199), operands=(2,))
 
 
 def test_forward_does_not_look_ahead():

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from states import assert_same
 
 import linattn
 from linattn import State
@@ -86,8 +87,7 @@ def test_any_layout(layout):
     other = [a[x].copy() for x in names]
     o, *_ = fast_call(STEP_ELU, a["q"], a["k"], a["v"], 1.0, 1e-6, None, a["s"], a["z"])
     want = STEP_ELU(*other[:3], 1.0, 1e-6, out=(None, *other[3:]))
-    for x, y in zip((o, a["s"], a["z"]), want, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same((o, a["s"], a["z"]), want)
 
 
 @pytest.mark.parametrize("swap", [(0, 1), (0, 2), (1, 2), (0, 3)])
@@ -184,8 +184,7 @@ def test_what_may_be_left_out():
         given = *given[:3], q, *given[3:], ..., ...
         found = fast_call(backward, *given, None, None, None, ..., ...)
         assert found[3:] == (None, None)
-        for x, y in zip(found[:3], want, strict=False):
-            np.testing.assert_array_equal(x, y)
+        assert_same(found[:3], want[:3])
 
 
 @pytest.mark.parametrize("dtypes", ["f4 f8", ">f4", "i8", "f4 list"])
@@ -203,8 +202,7 @@ def test_what_is_left_out_of_odd_arrays(dtypes):
         given = q, q, v, q[..., 0], 1.0, *indices, ...
         o, _ = run(ufuncs["delta_state_elu"], given, (None, ...))
         np.testing.assert_array_equal(o, want[0])
-        for x, y in zip(run(ufuncs["delta_state_elu"], given), want, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_same(run(ufuncs["delta_state_elu"], given), want)
 
 
 def test_what_may_not_be_left_out():

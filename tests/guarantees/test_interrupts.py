@@ -17,10 +17,7 @@ from linattn import _linattn
 
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no signals or forks here")
 
-INTERRUPTED = """
-import interrupted
-interrupted.main({arguments})
-"""
+INTERRUPTED = "import interrupted; interrupted.main({arguments})"
 
 
 @pytest.mark.slow
@@ -177,34 +174,48 @@ if __name__ == "__main__":
 
 
 FORKS = """
-import os, signal, warnings
+import os, signal, threading, warnings
 import linattn, numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of any fork beside a thread
 linattn.set_num_threads(4)
 q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
 expected = linattn.causal(q, q, q)
+stop = threading.Event()
+def work():
+    while not stop.wait(0):
+        linattn.causal(q, q, q)
+thread = threading.Thread(target=work, daemon=True)
+if {busy}:
+    thread.start()
 for i in range({count}):
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that hangs dies of it
-        same = np.array_equal(linattn.causal(q, q, q), expected)
-        same = same and linattn.get_num_threads() == 4
+        same = np.array_equal(linattn.causal(q, q, q), expected) and linattn.get_num_threads() == 4
         if i < 3 and os.fork() == 0:
             signal.alarm(20)
             os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
         os._exit(not (same and (i >= 3 or os.wait()[1] == 0)))
     assert np.array_equal(linattn.causal(q, q, q), expected)
     assert os.waitpid(pid, 0)[1] == 0
+stop.set()
+if {busy}:
+    thread.join()
 print("done")
 """
 
 
+SLEEPING = pytest.param("", True, marks=pytest.mark.slow)
+
+
 @pytest.mark.any_isa
 @needs_posix
-@pytest.mark.parametrize("spin_time", ["", "100000"])
-def test_many_forks(interpreter, spin_time):
-    """Beside workers that sleep, and workers that wait awake; children fork, too."""
-    script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"))
+@pytest.mark.parametrize(
+    ("spin_time", "busy"), [("", False), ("100000", False), ("100000", True), SLEEPING]
+)
+def test_many_forks(interpreter, spin_time, busy):
+    """Beside workers that sleep, that wait awake, and that compute; children fork, too."""
+    script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"), busy=busy)
     stdout, _ = interpreter(script, timeout=600, LINATTN_SPIN_TIME=spin_time)
     assert stdout.strip() == "done"
 
@@ -370,23 +381,19 @@ def test_indices_beyond_32_bits():
     heads[...] = np.arange(24).reshape(2, 3, 4)
     near = heads.copy()
     for f in (linattn.causal, linattn.noncausal, linattn.softmax_attention):
-        np.testing.assert_array_equal(f(heads, heads, heads), f(near, near, near))
-        np.testing.assert_array_equal(f(heads, heads, heads, out=heads.copy()), f(near, near, near))
-    rowwise = np.lib.stride_tricks.as_strided(memory.view("f4"), (3, 4), (2**31, 4))
-    rowwise[...] = np.arange(12).reshape(3, 4)
-    close = rowwise.copy()
-    beta = np.ones(3, "f4")
-    np.testing.assert_array_equal(
-        linattn.delta(rowwise, rowwise, rowwise, beta), linattn.delta(close, close, close, beta)
-    )
-    assert_same(linattn.causal_backward(*4 * [rowwise]), linattn.causal_backward(*4 * [close]))
+        assert_same(f(heads, heads, heads), f(near, near, near))
+        assert_same(f(heads, heads, heads, out=heads.copy()), f(near, near, near))
+    far_rows = np.lib.stride_tricks.as_strided(memory.view("f4"), (3, 4), (2**31, 4))
+    far_rows[...] = np.arange(12).reshape(3, 4)
+    rows, beta = far_rows.copy(), np.ones(3, "f4")
+    assert_same(linattn.delta(*3 * [far_rows], beta), linattn.delta(*3 * [rows], beta))
+    assert_same(linattn.causal_backward(*4 * [far_rows]), linattn.causal_backward(*4 * [rows]))
 
 
 @pytest.mark.slow
 def test_sums_over_more_than_32_bits_count():
     """2^31 + 5 tokens of ones: the state counts them."""
     rows = 2**31 + 5
-    q = np.ones((1, 1), "f8")
     keys = far(np.ones(1), rows)
-    o = linattn.noncausal(q, keys, keys, feature_map="identity", normalize=False)
+    o = linattn.noncausal(np.ones((1, 1)), keys, keys, feature_map="identity", normalize=False)
     assert o[0, 0] == rows

@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from slow import each, grid, looped, slow
-from states import assert_same, flat
-from table import ALL, BLOCKS, CASES, MAPPED, MORE, ROUNDINGS, allowed, apply, rows, same, wide
+from states import assert_close, assert_same, flat
+from table import (
+    ALL,
+    BLOCKS,
+    CASES,
+    MAPPED,
+    MORE,
+    OTHER_BLOCKS,
+    ROUNDINGS,
+    allowed,
+    apply,
+    rows,
+    same,
+    wide,
+)  # fmt: skip
 
 from linattn import reference
 
@@ -17,7 +30,7 @@ EACH = each(CASES + MORE)
 MANY = [0, *np.sort(np.random.default_rng(1).integers(0, N, 40)).tolist(), N]
 DTYPES = looped(dtype=["float32", "float64"])
 #: Those whose keys can end before the arrays do.
-WITH_LENGTHS = [x for x in ALL + BLOCKS + MAPPED[1:] if x.row is not None and x.row.keys]
+WITH_LENGTHS = [x for x in ALL + BLOCKS + OTHER_BLOCKS + MAPPED[1:] if x.row and x.row.keys]
 
 
 def per_token(case):
@@ -29,7 +42,8 @@ def per_token(case):
 @DTYPES
 def test_a_cut_anywhere(case, dtype):
     """A sequence continues from its state, and its gradients from those of the state."""
-    operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
+    gates = "resets" if dtype == "float64" else "weak"
+    operands = case.operands((2,), N, d=6, m=5, dtype=dtype, gates=gates)
     start, grad = (case.state((2,), dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
     o, last = case.forward(operands, initial_state=start)
     *expected, dstart = case.backward(operands, initial_state=start, grad_state=grad)
@@ -40,24 +54,23 @@ def test_a_cut_anywhere(case, dtype):
         second, end = case.forward(parts[1], initial_state=state)
         whole = [second, first] if case.reverse else [first, second]
         close(np.concatenate(whole, 1), o, atol=allowed(o, *flat(last)))
-        for x, y in zip(flat(end), flat(last), strict=True):
-            close(x, y, atol=allowed(o, *flat(last)))
+        assert_close(end, last, atol=allowed(o, *flat(last)))
         *late, dstate = case.backward(parts[1], initial_state=state, grad_state=grad)
         *early, dfirst = case.backward(parts[0], initial_state=start, grad_state=dstate)
         for name, x, y, z in zip(case.letters, early, late, expected, strict=True):
             pair = [y, x] if case.reverse else [x, y]
             joined = np.concatenate(pair, 1) if name in per_token(case) else x + y
             close(joined, z, atol=atol)
-        for x, y in zip(flat(dfirst), flat(dstart), strict=True):
-            close(x, y, atol=atol)
+        assert_close(dfirst, dstart, atol=atol)
 
 
-@each(CASES + BLOCKS + MORE)
+@each(CASES + BLOCKS + OTHER_BLOCKS + MORE)
 @DTYPES
 @looped(bounds=[[0, 0, 17, 50, 50, N], MANY])
 def test_packed_sequences(case, dtype, bounds):
     """Each has the bits that it has alone, states and gradients too; some are empty."""
-    operands = case.operands((2,), N, d=6, m=5, dtype=dtype)
+    gates = "resets" if dtype == "float64" else "weak"
+    operands = case.operands((2,), N, d=6, m=5, dtype=dtype, gates=gates)
     lead = (2, len(bounds) - 1)
     start, grad = (case.state(lead, dtype=dtype, seed=x, d=6, m=5) for x in (1, 2))
     o, last = case.forward(operands, initial_state=start, cu_seqlens=bounds)
@@ -151,8 +164,7 @@ def test_key_lengths(case, bad, options, dtype):
     count = len(got) - len(flat(case.backward(clean, **more)))
     for part in (slice(count), slice(count, None)):
         atol = roundings(ROUNDINGS, *expected[part], dtype=dtype)
-        for x, y in zip(got[part], expected[part], strict=True):
-            close(x, y, atol=atol)
+        assert_close(got[part], expected[part], atol=atol)
     for name, x in zip(case.letters, got[count:], strict=False):
         if name in padded:
             assert not any(x[b, length:].any() for b, length in enumerate(lengths))
@@ -179,8 +191,7 @@ def test_steps(case, dtype, in_place):
         assert all((x is y) is in_place for x, y in zip(flat(state), flat(before), strict=True))
         unit = roundings(2, whole, dtype=whole.dtype)
         close(wide(o), wide(whole[:, t]), atol=slack + unit)
-    for x, y in zip(flat(state), flat(last), strict=True):
-        close(x, y, atol=slack)
+    assert_close(state, last, atol=slack)
 
 
 @each(CASES)

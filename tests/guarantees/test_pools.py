@@ -1,10 +1,13 @@
 """`state_indices`: states in the rows of a pool give the same bits as states of their own."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from bounds import close, roundings
 from fused_cases import LAYERS, ROUNDINGS, make, wide
 from memory import traced
+from ml_dtypes import bfloat16
 from slow import each, looped, slow
 from states import flat
 from table import CASES, COMPLEX, FIRST, MORE, apply, rows, same
@@ -18,15 +21,19 @@ P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
+HALVES = [x for x in CASES if x.row.half_states["step"]]
 every_case = each(CASES + MORE)
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
 @every_case
-@looped(dtype=["float32", "float64", "float16"])
-def test_steps(case, dtype):
+@looped(dtype=["float32", "float64", "float16"], half=[None, np.float16, bfloat16])
+def test_steps(case, dtype, half):
+    """States may have 16 bits where a step may write them."""
+    if half and (dtype == "float64" or case not in HALVES):
+        return
     operands = case.operands((B, H), N, dtype=dtype)
-    pool = case.state((P, H), dtype=dtype)
+    pool = apply(lambda x: x.astype(half or x.dtype), case.state((P, H), dtype=dtype))
     before, own = apply(np.array, pool), rows(pool, INDICES)
     for t in range(N):
         o, after = case.one_step(operands, t, pool, state_indices=INDICES)
@@ -196,12 +203,15 @@ def test_sequences_in_place(threads, case, count):
     """Heads enough for all threads: states are updated in their rows, with the same bits."""
     lead, widths, indices = (3, 8), {"d": 20, "m": 70}, np.array([4, 1, 3])
     threads(count)
-    for n in (0, 1, 3, 40, 130):
+    for n, lengths in product((0, 1, 3, 40, 130), (None, [[2], [0], [5]])):
+        if lengths is not None and (n < 5 or not case.row.keys):
+            continue
+        keys = {} if lengths is None else {"key_lengths": lengths}
         operands = case.operands(lead, n, dtype="float32", **widths)
         pool = case.state((5, 8), dtype="float32", **widths)
         before, own = apply(np.array, pool), rows(pool, indices)
-        expected = case.forward(operands, initial_state=own)
-        o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
+        expected = case.forward(operands, initial_state=own, **keys)
+        o, _ = case.forward(operands, initial_state=pool, state_indices=indices, **keys)
         assert same([o, rows(pool, indices)], expected)
         assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
         one = {"initial_state": before, "state_indices": indices[:1]}
@@ -232,19 +242,6 @@ def test_no_state_is_allocated(case, n):
     peak, _ = traced(call)
     tokens = sum(x.nbytes for x in operands.values())  # which the test takes from the sequence
     assert peak < 2 * tokens + 2**13
-
-
-@pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
-def test_lengths_in_place(case):
-    if RECURRENCES[case.name].keys:
-        operands, pool = case.operands((3, 8), N), case.state((5, 8))
-        lengths = np.array([[2], [0], [N]])
-        indices = np.array([4, 1, 3])
-        expected = case.forward(operands, initial_state=rows(pool, indices), key_lengths=lengths)
-        o, _ = case.forward(
-            operands, initial_state=pool, state_indices=indices, key_lengths=lengths
-        )
-        assert same([o, rows(pool, indices)], expected)
 
 
 # --- fused steps ----------------------------------------------------------------

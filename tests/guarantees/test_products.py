@@ -10,10 +10,12 @@ from cases import Case
 from layouts import LAYOUTS
 from slow import grid
 from states import assert_same, flat
+from table import ALL, BLOCKS, covering, first_of
 
 import linattn
 from linattn import _linattn
 from linattn._core import settings
+from linattn._linattn import operators
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
@@ -55,43 +57,33 @@ def draw(n, d, m, lead=(), seed=0, dtype=BFLOAT):
     return q, k, v, gates[..., 0].copy(), gates
 
 
-def calls(n=150, d=20, m=36, lead=(2,), dtype=BFLOAT, alter=lambda x: x):
-    """name: (what set_products affects, a call without arguments)."""
-    q, k, v, g, gates = draw(n, d, m, lead, dtype=dtype)
-    keys = (k / np.sqrt(d)).astype(dtype)
-    q, k, v = map(alter, (q, k, v))
-    beta = np.full((*lead, n), 0.5, dtype)
-    plain = {"feature_map": "identity", "normalize": False}
-    bonus = np.ones(d, g.dtype)
-    lengths = {"key_lengths": np.array([3, n - 9]), "return_state": True}
-    packed = {"cu_seqlens": [0, 3, 70, n], "return_state": True}
-    return {
-        "causal": (True, lambda: linattn.causal(q, k, v, return_state=True)),
-        "causal plain": (True, lambda: linattn.causal(q, k, v, **plain)),
-        "causal by lengths": (True, lambda: linattn.causal(q, k, v, **lengths)),
-        "causal packed": (True, lambda: linattn.causal(q, k, v, **packed)),
-        "causal_backward": (True, lambda: linattn.causal_backward(q, k, v, v)),
-        "gated": (True, lambda: linattn.gated(q, k, v, g, return_state=True)),
-        "gated by channel": (True, lambda: linattn.gated(q, k, v, gates)),
-        "gated bonus": (True, lambda: linattn.gated(q, k, v, gates, bonus=bonus)),
-        "gated_backward": (True, lambda: linattn.gated_backward(q, k, v, g, v)),
-        "noncausal": (False, lambda: linattn.noncausal(q, k, v)),
-        "delta": (True, lambda: linattn.delta(q, keys, v, beta)),
-        "delta_backward": (True, lambda: linattn.delta_backward(q, keys, v, beta, v)),
-        "gated_delta": (True, lambda: linattn.gated_delta(q, keys, v, g, beta)),
-        "gated_delta by channel": (True, lambda: linattn.gated_delta(q, keys, v, gates, beta)),
-        "gated_delta_backward": (
-            True,
-            lambda: linattn.gated_delta_backward(q, keys, v, g, beta, v),
-        ),
-        "dplr": (True, lambda: linattn.dplr(q, keys, v, -keys, keys, g)),
-        "dplr_backward": (True, lambda: linattn.dplr_backward(q, keys, v, -keys, keys, g, v)),
-        "mlstm": (False, lambda: linattn.mlstm(q, k, v, g, -g)),
-        "softmax_attention": (False, lambda: linattn.softmax_attention(q, k, v)),
-    }
+#: Those that the option affects: with each kind of gates, a bonus and blocks; and all others once.
+AFFECTED = [
+    x
+    for x in covering(ALL + BLOCKS)
+    if x.held and operators[x.name]["products"] and x.options.get("feature_map") != "l2norm"
+    if "erase" not in x.letters and x.letters.get("beta") != "nm"
+]
+PLAIN = [x for x in AFFECTED if "block" not in x.options]
+CASES = AFFECTED + [x for x in first_of(ALL) if x not in AFFECTED]
 
 
-AFFECTED = [name for name, (affected, _) in calls(1, 1, 1).items() if affected]
+def operands_of(case, n=150, d=20, m=36, lead=(2,), dtype=BFLOAT):
+    """Operands of a case; those that are held as states are have their dtype."""
+    wide = "f8" if dtype == np.dtype("f8") else "f4"
+    held = {x.name for x in case.row.operands if x.state_dtype} if case.row else ()
+    arrays = case.operands(lead, n, s=n, d=d, m=m, dtype=dtype)
+    return {x: y.astype(wide if x in held else dtype) for x, y in arrays.items()}
+
+
+def calls(case, operands):
+    """Calls without arguments, forward and backward; of causal also by lengths and packed."""
+    yield lambda: case.forward(operands) if case.held else case.call(operands)
+    yield lambda: case.backward(operands)
+    if case.name == "causal":
+        n = operands["q"].shape[-2]
+        for more in {"key_lengths": np.array([3, n - 9])}, {"cu_seqlens": [0, 3, n // 2, n]}:
+            yield lambda more=more: case.forward(operands, **more)
 
 
 def with_products(name, call):
@@ -180,10 +172,14 @@ def test_a_choice_that_changes_meanwhile(threads):
 def test_what_changes(isa, name, dtype):
     """Calls on bfloat16 tokens of the operators that take the option, and no others."""
     isa(name)
-    for label, (affected, call) in calls(dtype=np.dtype(dtype)).items():
-        changes = affected and np.dtype(dtype) == BFLOAT
-        found = same(with_products("float32", call), with_products("bfloat16", call))
-        assert found != changes, label
+    dtype = np.dtype(dtype)
+    for case in CASES if dtype == BFLOAT else first_of(CASES):
+        for call in calls(case, operands_of(case, dtype=dtype)):
+            plain, found = with_products("float32", call), with_products("bfloat16", call)
+            assert same(plain, found) != (case in AFFECTED and dtype == BFLOAT), case
+            for x, y in zip(found, plain, strict=True):
+                x, y = x.astype("f8"), y.astype("f8")
+                bounds.close(x, y, atol=2.0**-5 * abs(y).max())
 
 
 def as_operand(x):
@@ -272,18 +268,19 @@ def test_error_bound(isa, name, kind, d):
 
 
 @EVERY_ISA
-@pytest.mark.parametrize("label", AFFECTED)
-def test_bits_depend_on_nothing_else(isa, threads, name, label):
+@pytest.mark.parametrize("case", AFFECTED, ids=str)
+def test_bits_depend_on_nothing_else(isa, threads, name, case):
     """Threads and stages."""
     isa(name)
-    threads(1)
-    expected = with_products("bfloat16", lambda: calls()[label][1]())
-    for count, chunks in ((2, 0), (5, 0), (3, 2), (2, 50)):
-        threads(count)
-        _linattn.force_stages(chunks)
-        found = with_products("bfloat16", lambda: calls()[label][1]())
-        _linattn.force_stages(0)
-        assert_same(found, expected, f"{count} threads, {chunks} chunks")
+    for call in calls(case, operands_of(case)):
+        threads(1)
+        expected = with_products("bfloat16", call)
+        for count, chunks in ((2, 0), (5, 0), (3, 2), (2, 50)):
+            threads(count)
+            _linattn.force_stages(chunks)
+            found = with_products("bfloat16", call)
+            _linattn.force_stages(0)
+            assert_same(found, expected, f"{count} threads, {chunks} chunks")
 
 
 @grid(
@@ -294,30 +291,17 @@ def test_bits_depend_on_nothing_else(isa, threads, name, label):
 def test_layouts_and_places(isa, threads, name, width):
     """ml_dtypes has no other byte order."""
     isa(name)
-    q, k, v, g, _ = draw(150, width, 3 * width, (3,))
-    k = (k / np.sqrt(width)).astype(BFLOAT)
-    beta = np.full((3, 150), 0.5, BFLOAT)
-    run = [
-        lambda q, k, v, g: linattn.causal(q, k, v),
-        lambda q, k, v, g: linattn.gated(q, k, v, g, feature_map="identity"),
-        lambda q, k, v, g: linattn.delta(q, k, v, beta[: len(q)]),
-        lambda q, k, v, g: linattn.gated_delta(q, k, v, g, beta[: len(q)]),
-        lambda q, k, v, g: linattn.dplr(q, k, v, -k, k, g),
-        lambda q, k, v, g: linattn.causal_backward(q, k, v, v),
-        lambda q, k, v, g: linattn.gated_backward(q, k, v, g, v),
-        lambda q, k, v, g: linattn.delta_backward(q, k, v, beta[: len(q)], v),
-        lambda q, k, v, g: linattn.gated_delta_backward(q, k, v, g, beta[: len(q)], v),
-        lambda q, k, v, g: linattn.dplr_backward(q, k, v, -k, k, g, v),
-    ]
-    for f in run:
-        expected = with_products("bfloat16", lambda f=f: f(q, k, v, g))
+    for case in first_of(AFFECTED):
+        operands = operands_of(case, 150, width, 3 * width, (3,))
+        run = lambda x, case=case: with_products("bfloat16", lambda: case.results(x))  # noqa: E731
+        expected = run(operands)
         for layout in (x for name, x in LAYOUTS.items() if name != "byte_swapped"):
-            found = with_products("bfloat16", lambda f=f, x=layout: f(x(q), x(k), x(v), g))
-            assert_same(found, expected)
+            assert_same(run({x: layout(y) for x, y in operands.items()}), expected)
         threads(8)  # one head: panels of the values
-        alone = with_products("bfloat16", lambda f=f: f(q[1:2], k[1:2], v[1:2], g[1:2]))
+        alone = run({x: y[1:2] for x, y in operands.items()})
         assert_same(alone, [x[1:2] for x in expected])
         threads(1)
+    q, k, v, *_ = draw(150, width, 3 * width, (3,))
     with linattn.products("bfloat16"):  # heads that share their keys
         shared = linattn.causal(q, k[:1], v[:1])
         for i in range(3):
@@ -369,20 +353,19 @@ def test_no_nan_where_float32_has_none(isa, name):
 
 
 @EVERY_ISA
-@pytest.mark.parametrize("label", AFFECTED)
-def test_no_nan_of_sizes_far_apart(isa, name, label):
-    """Operands of 32 orders of magnitude, of which no sum overflows."""
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_no_nan_of_sizes_far_apart(isa, name, case):
+    """Tokens of 32 orders of magnitude, of which no sum overflows."""
     isa(name)
+    operands = operands_of(case, 90)
     for seed in range(8):
-        rng = np.random.default_rng([seed, len(label)])
-
-        def spread(x, rng=rng):
-            if x.dtype != BFLOAT:
-                return x
-            sizes = 10.0 ** rng.choice([0, 7, -7, -20, -25], x.shape, p=[0.6, 0.1, 0.1, 0.1, 0.1])
-            return (x.astype("f8") * sizes).astype(BFLOAT)
-
-        call = calls(90, 20, 36, alter=spread)[label][1]
-        expected, found = with_products("float32", call), with_products("bfloat16", call)
-        for x, y in zip(expected, found, strict=True):
-            assert not (np.isnan(y.astype("f4")) & ~np.isnan(x.astype("f4"))).any()
+        rng = np.random.default_rng(seed)
+        far = {
+            x: (operands[x] * 10.0 ** rng.choice([0, 7, -7, -20, -25], operands[x].shape,
+                p=[0.6, 0.1, 0.1, 0.1, 0.1])).astype(BFLOAT)
+            for x in ("qv" if "beta" in operands or "a" in operands else "qkv")  # keys stay short
+        }  # fmt: skip
+        for call in calls(case, operands | far):
+            expected, found = with_products("float32", call), with_products("bfloat16", call)
+            for x, y in zip(expected, found, strict=True):
+                assert not (np.isnan(y.astype("f4")) & ~np.isnan(x.astype("f4"))).any()

@@ -15,10 +15,11 @@ from cases import MAPS
 from every_call import every_call
 from isas import ISAS
 from slow import crossed
-from table import ALL, RULES, first_of
+from states import assert_same, flat
+from table import ALL, covering, first_of
 
 import linattn
-from linattn import State, _linattn, feature_maps
+from linattn import _linattn, feature_maps
 from linattn._core.gufuncs import internal_ufuncs
 
 try:
@@ -43,6 +44,7 @@ SIZES = [
     (17, 5, 0, 3),
     (17, 5, 3, 0),
 ]
+TAPS = (1, 2, 4, 9)
 BYTES = (0xFF, 0x7F, 0xFE)  # NaN, large, negative and large
 
 
@@ -57,14 +59,10 @@ def operands(n: int, s: int, d: int, m: int, dtype: type) -> SimpleNamespace:
     """q (n, d), k (s, d), v (s, m) and so on; K and V of n rows for what is causal."""
     rng = np.random.default_rng([n, s, d, m])
     wide = np.float64 if dtype is np.float64 else np.float32
-    shapes = {
-        "q": (n, d), "k": (s, d), "v": (s, m), "K": (n, d), "V": (n, m), "g": (n, m),
-        "E": (s, 5), "F": (s, 5),
-    }  # fmt: skip
+    shapes = {"q": (n, d), "k": (s, d), "v": (s, m), "K": (n, d), "V": (n, m), "g": (n, m)}
     x = {name: rng.standard_normal((2, *shape)).astype(dtype) for name, shape in shapes.items()}
     x["K"] = (x["K"] / np.sqrt(d)).astype(dtype)
-    state = State(rng.random((2, d, m)).astype(wide), rng.random((2, d)).astype(wide))
-    return SimpleNamespace(**x, n=n, s=s, d=d, m=m, state=state)
+    return SimpleNamespace(**x, n=n, s=s, d=d, m=m, wide=wide)
 
 
 def mapped(x: SimpleNamespace) -> Iterator:
@@ -81,7 +79,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
         if not case.held:
             yield case.results(arrays, **keys)
             continue
-        own = {**sizes, "dtype": x.state.s.dtype}
+        own = {**sizes, "dtype": x.wide}
         state, several = (case.state(lead, **own) for lead in ((2,), (2, 3)))
         yield case.results(arrays, initial_state=state, grad_state=state, **keys)
         yield case.results(arrays, initial_state=several, cu_seqlens=cuts)
@@ -89,27 +87,23 @@ def mapped(x: SimpleNamespace) -> Iterator:
         yield case.one_step(arrays, 0, state)
 
 
-def convolution(x: SimpleNamespace) -> Iterator:
-    cuts, m = [0, x.n // 3, x.n // 3, x.n], x.V.shape[-1]
-    for w in (1, 2, 4, 9):
-        weight, bias = np.ones((m, w), x.V.dtype), x.V[0, 0]
-        options = {"activation": "silu"}
-        o, state = linattn.causal_conv1d(x.V, weight, bias, return_state=True, **options)
-        both = {**options, "initial_state": state}
-        yield o, state
-        yield linattn.causal_conv1d(x.V, weight, return_state=True, **both)
-        yield linattn.causal_conv1d_backward(x.V, weight, x.g, bias, grad_state=state, **both)
-        yield linattn.causal_conv1d_backward(x.V, weight, x.g, cu_seqlens=cuts, **options)
-        yield linattn.causal_conv1d_step(x.V[:, 0], weight, state, bias, **options)
-
-
-def softmax(x: SimpleNamespace) -> Iterator:
-    yield linattn.softmax_attention(x.q, x.k, x.v)
-    yield linattn.softmax_attention(x.q, x.K, x.V, causal=True)
-    yield linattn.softmax_attention_backward(x.q, x.k, x.v, x.g)
-    yield linattn.softmax_attention_backward(x.q, x.K, x.V, x.g, causal=True)
-    yield linattn.linformer(x.q, x.k, x.v, x.E, x.F)
-    yield linattn.linformer_backward(x.q, x.k, x.v, x.E, x.F, x.g)
+def table(x: SimpleNamespace) -> Iterator:
+    """Every operator: with states, a token, and sequences of every length, of which none may need
+    more scratch than the longest."""
+    cuts = [0, *np.cumsum(range(x.n))]
+    while cuts[-1] > x.n:
+        cuts.pop()
+    rows = ((y, z) for y in covering(ALL) for z in (TAPS if "weight" in y.letters else (x.d,)))
+    for case, d in rows:
+        sizes, s = {"d": d, "m": x.m}, None if case.options.get("causal") else x.s
+        arrays = case.operands((2,), x.n, s=s, **sizes, dtype=x.q.dtype)
+        if not case.held:
+            yield case.results(arrays)
+            continue
+        state, last = (case.state((2,), **sizes, dtype=x.wide, seed=y) for y in (1, 2))
+        yield case.results(arrays, initial_state=state, grad_state=last)
+        yield case.results(case.rows(arrays, 0, cuts[-1]), cu_seqlens=cuts)
+        yield case.one_step(arrays, 0, state)
 
 
 def map_objects(d: int) -> Iterator:
@@ -150,36 +144,12 @@ def elementwise(x: SimpleNamespace) -> Iterator:
 
 
 def every(x: SimpleNamespace) -> Iterator:
-    """Every operator, in all kinds of a recurrence."""
-    if x.d > 0:
+    """All kinds of calls."""
+    if x.d > 0:  # no map has an object of no features
         yield from (call.results() for call in every_call(x.n, x.d, x.m, dtype=x.q.dtype))
-        return
-    for rule in RULES:  # no map has an object of no features
-        arrays = rule.operands((2,), x.n, d=x.d, m=x.m, dtype=x.q.dtype)
-        yield rule.forward(arrays)
-        yield rule.backward(arrays)
-        memory = rule.state((2,), d=x.d, m=x.m, dtype=x.state.s.dtype)
-        yield rule.one_step(arrays, 0, memory)
 
 
-def packed(x: SimpleNamespace) -> Iterator:
-    """Sequences of every length: none may need more scratch than the longest."""
-    cuts = [0, *np.cumsum(range(x.n))]
-    while cuts[-1] > x.n:
-        cuts.pop()
-    for rule in RULES:
-        arrays = rule.operands((2,), cuts[-1], d=x.d, m=x.m, dtype=x.q.dtype)
-        yield rule.forward(arrays, cu_seqlens=cuts)
-        yield rule.backward(arrays, cu_seqlens=cuts)
-
-
-FAMILIES = [mapped, convolution, softmax, objects, elementwise, every, packed]
-
-
-def flat(result) -> list[np.ndarray]:
-    if isinstance(result, (tuple, list)):
-        return [y for x in result for y in flat(x)]
-    return [] if result is None else [np.asarray(result)]
+FAMILIES = [mapped, table, objects, elementwise, every]
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -220,5 +190,4 @@ def test_large_scratch_is_used_again(threads):
     expected = {n: gradients(n) for n in set(lengths)}
     with ThreadPoolExecutor(3) as callers:
         for n, found in zip(lengths * 3, callers.map(gradients, lengths * 3), strict=True):
-            for x, y in zip(found, expected[n], strict=True):
-                np.testing.assert_array_equal(x, y)
+            assert_same(found, expected[n])

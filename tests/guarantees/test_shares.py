@@ -3,46 +3,34 @@
 import numpy as np
 import pytest
 from slow import grid, slow
+from table import ATTENTION, first_of
 
 import linattn
 from linattn import _linattn
 
 pytestmark = pytest.mark.any_isa
 
-NAMES = ("causal", "gated", "delta", "gated_delta", "dplr")
+CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 #: No thread waits for longer than this part of a call.
 MOST = 0.1
 
 
-def call(name, heads, n, d, *, by_token=False):
+def call(case, heads, n, d, *, by_token=False):
     """A call; by token: of a view of (n, heads, d)."""
-    rng = np.random.default_rng(heads)
-    lead = (n, heads) if by_token else (heads, n)
-    x = {key: rng.standard_normal((*lead, d), np.float32) for key in "qkvab"}
-    x |= {"k": x["k"] / d, "a": x["a"] / d, "g": -rng.random(lead, np.float32)}
-    x |= {"beta": rng.random(lead, np.float32)}
-    arrays = [x[key].swapaxes(0, 1) if by_token else x[key] for key in operands(name)]
-    return getattr(linattn, name)(*arrays)
+    operands = case.operands((heads,), n, d=d, m=d, dtype="float32")
+    if by_token:
+        operands = {x: y.swapaxes(0, 1).copy().swapaxes(0, 1) for x, y in operands.items()}
+    return case.call(operands)
 
 
-def operands(name):
-    more = {
-        "gated": ["g"],
-        "delta": ["beta"],
-        "gated_delta": ["g", "beta"],
-        "dplr": ["a", "b", "g"],
-    }
-    return ["q", "k", "v", *more.get(name, [])]
-
-
-def waiting(name, heads, threads):
+def waiting(case, heads, threads):
     """The part of a call that a thread waits for others, if shares of a stage take as long.
 
     First come the stages of the heads that are left over, in one job; then the other heads, whole
     ones.
     """
     _linattn.take_jobs()
-    call(name, heads, 2048, 64)
+    call(case, heads, 2048, 64)
     jobs = _linattn.take_jobs()
     took, over = 0.0, heads
     if heads >= threads:
@@ -58,28 +46,28 @@ def waiting(name, heads, threads):
 
 
 @pytest.mark.parametrize("heads", [1, 4, 16, 20, 33, *slow(65, 161)])
-@pytest.mark.parametrize("name", ["causal", "gated_delta"])
-def test_shares_are_even(threads, name, heads):
+@pytest.mark.parametrize("case", [x for x in CASES if x.name in ("causal", "gated_delta")], ids=str)
+def test_shares_are_even(threads, case, heads):
     threads(16)
-    assert waiting(name, heads, 16) < MOST
+    assert waiting(case, heads, 16) < MOST
 
 
 @grid(
-    lambda name, shared, by_token: (
-        by_token == (shared[0] == 4) and (shared[0] < 16 or name in NAMES[:2])
+    lambda case, shared, by_token: (
+        by_token == (shared[0] == 4) and (shared[0] < 16 or case.name in ("causal", "gated"))
     ),
-    name=NAMES,
+    case=CASES,
     shared=[(2, 3), (2, 7), (4, 9), (16, 17), (16, 20), (16, 33)],
     by_token=[False, True],
 )
-def test_bits(threads, name, shared, by_token):
+def test_bits(threads, case, shared, by_token):
     """The heads that are left over are split, the others not; they may be interleaved."""
     count, heads = shared
     n = 2048 if count == 16 else 600
     threads(1)
-    expected = call(name, heads, n, 64, by_token=by_token)
+    expected = call(case, heads, n, 64, by_token=by_token)
     threads(count)
-    np.testing.assert_array_equal(call(name, heads, n, 64, by_token=by_token), expected)
+    np.testing.assert_array_equal(call(case, heads, n, 64, by_token=by_token), expected)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

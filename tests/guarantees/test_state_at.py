@@ -74,9 +74,11 @@ def test_equal_to_cutting_by_hand(case, dtype, with_start):
 @every_case
 def test_close_to_the_sequence(case):
     operands, start = case.operands(LEAD, N), case.state(LEAD)
-    o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
-    expected, last = case.forward(operands, initial_state=start)
-    close([o, position(states, -1)], [expected, last])
+    o, states = case.forward(operands, initial_state=start, state_at=range(N + 1))
+    close(o, case.call(operands, initial_state=start))
+    for p in range(N + 1):
+        _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
+        close(position(states, p), expected)
 
 
 @every_recurrence
@@ -89,15 +91,6 @@ def test_later_tokens_change_no_state(case):
             x[...] = np.nan
     _, others = case.forward(changed, initial_state=start, state_at=[2, 5])
     assert same(states, others)
-
-
-@every_recurrence
-def test_every_position(case):
-    operands, start = case.operands(LEAD, N), case.state(LEAD)
-    _, states = case.forward(operands, initial_state=start, state_at=range(N + 1))
-    for p in range(N + 1):
-        _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
-        close(position(states, p), expected)
 
 
 @every_recurrence
@@ -292,20 +285,6 @@ def test_against_the_twin(case):
     result = case.forward(operands, initial_state=given, **options)
     close(result, expected[1])
     close(given, expected[0][1])
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-@pytest.mark.parametrize("given", ["f8", "i8", ">c16", "c16", "c8"])
-def test_complex_gradients_of_other_dtypes(dtype, given):
-    """They are converted to that of the operands."""
-    a, x, g = np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j
-    a, x, g = a.astype(dtype), x.astype(dtype), g.real.astype(given)
-    last = State(np.ones((2, 4), dtype))
-    options = {"state_at": [2, 6], "grad_state": last}
-    grads = linattn.linear_scan_backward(a, x, g, **options)
-    expected = linattn.linear_scan_backward(a, x, g.astype(dtype), **options)
-    for y, z in zip(flat(grads), flat(expected), strict=True):
-        np.testing.assert_array_equal(y, z)
 
 
 def test_lengths_in_the_output():

@@ -1,8 +1,6 @@
 """One token at a time: equal to causal, in place where asked, on states of any layout."""
 
-import numpy as np
 import pytest
-from bounds import close
 from cases import SIGNED, VARIANTS
 from memory import traced
 from states import assert_same, bound, compare, flat, oracle, state, tokens
@@ -64,22 +62,3 @@ def test_operands_in_the_state():
             expected = linattn.step(*operands, current)
             given = copy(current)
             assert_same(linattn.step(*pick(*plain, given), given, in_place=True), expected)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "bool", "float16"])
-def test_narrow_operands(dtype):
-    """Operands of a narrower dtype than the state, which keeps its own."""
-    rng = np.random.default_rng(4)
-    operands = [rng.integers(0, 2, (5, w)).astype(dtype) for w in (6, 6, 19)]
-    o, end = linattn.causal(*(x[:, None] for x in operands), return_state=True)
-    current = state((5, 6, 19), dtype=end.s.dtype)
-    expected, last = linattn.causal(
-        *(x[:, None] for x in operands), initial_state=current, return_state=True
-    )
-    o, after = linattn.step(*operands, current)
-    assert o.dtype == expected.dtype
-    close(o.astype("f8"), expected[:, 0].astype("f8"), atol=0, rtol=2e-3)
-    for x, y in zip(flat(after), flat(last), strict=True):
-        assert x.dtype == y.dtype
-        close(x, y, atol=0, rtol=1e-5)
-    assert_same(linattn.step(*operands, copy(current), in_place=True), (o, after))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from layouts import LAYOUTS
 from slow import each
 from states import flat
 from table import ATTENTION, apply, rows, same
@@ -38,16 +37,6 @@ def test_a_run_has_the_bits_of_each_head(case, in_place):
         np.testing.assert_array_equal(x, np.stack(parts))
     assert (result[1] is state) is in_place
     assert in_place or same(state, before)
-
-
-@EACH
-@pytest.mark.parametrize("layout", ["every_second_row", "features_first"])
-def test_states_of_any_layout(case, layout):
-    operands, state = drawn(case)
-    expected = case.one_step(operands, 0, state)
-    for in_place in (False, True):
-        given = apply(LAYOUTS[layout], state)
-        assert same(case.one_step(operands, 0, given, in_place=in_place), expected)
 
 
 @EACH

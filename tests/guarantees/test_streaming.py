@@ -21,27 +21,19 @@ def join(pairs):
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_stream_equals_causal(normalize):
+    """In chunks of one length, or of any."""
     options = {"normalize": normalize, "scale": 0.4, "eps": 0.01, "feature_map": "softplus"}
+    ends = list(itertools.pairwise([0, 0, 1, 40, 40, 99, 100, 100]))
     for lead in [(), (2, 3)]:
         operands = tokens((*lead, 100, 6, 19))
         start = state((*lead, 6, 19), normalize=normalize)
+        parts = [tuple(x[..., i:j, :] for x in operands) for i, j in ends]
         for given in ({}, {"initial_state": start}):
             expected = oracle("causal", operands, return_state=True, **options, **given)
             allowed = bound("causal", operands, return_state=True, **options, **given)
-            for size in (1, 7, 16, 50, 99, 100, 101):
-                chunks = linattn.blocks(size, *operands)
+            sizes = (1, 7, 16, 50, 99, 100, 101)
+            for chunks in (iter(parts), *(linattn.blocks(size, *operands) for size in sizes)):
                 compare(join(linattn.stream(chunks, **options, **given)), expected, allowed)
-
-
-def test_chunks_of_any_length():
-    q, k, v = tokens((100, 6, 19))
-    cuts = [0, 0, 1, 40, 40, 99, 100, 100]
-    chunks = [tuple(x[i:j] for x in (q, k, v)) for i, j in itertools.pairwise(cuts)]
-    compare(
-        join(linattn.stream(iter(chunks))),
-        oracle("causal", (q, k, v), return_state=True),
-        bound("causal", (q, k, v), return_state=True),
-    )
     assert list(linattn.stream([])) == []
 
 

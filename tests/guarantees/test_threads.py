@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 from slow import grid, slow
-from states import assert_same, flat
+from states import assert_same
+from table import ATTENTION
 
 import linattn
 
@@ -20,25 +21,20 @@ needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 )
 def test_a_backward_of_one_head(threads, dtype, feature_map, normalize):
     """In passes where there are threads for it: with states, keys that do not exist, and none."""
-    rng = np.random.default_rng(0)
     wide = np.promote_types(dtype, np.float32)
     for lead, n, d, m in (((), 2000, 33, 64), ((2,), 1001, 64, 33), ((), 6000, 20, 20)):
-        q, k, v, g = (rng.random((*lead, n, x)).astype(dtype) for x in (d, d, m, m))
-        states = [
-            linattn.State(*(rng.random((*lead, *x)).astype(wide) for x in ((d, m), (d,))))
-            for _ in range(2)
-        ]
-        if not normalize:
-            states = [x._replace(z=None) for x in states]
+        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.7}
+        case = ATTENTION[0]._replace(options=options)
+        operands = {x: abs(y) for x, y in case.operands(lead, n, d=d, m=m, dtype=dtype).items()}
+        states = [case.state(lead, d=d, m=m, dtype=wide, seed=x) for x in (1, 2)]
         ends = dict(zip(("initial_state", "grad_state"), states, strict=True))
         for keys, given in ((None, {}), (777, {}), (0, {}), (None, ends), (0, ends)):
-            options = {"feature_map": feature_map, "normalize": normalize, "key_lengths": keys}
-            options |= {"scale": 0.7, "eps": 0.0 if keys == 0 else 1e-3}
+            more = given | {"key_lengths": keys, "eps": 0.0 if keys == 0 else 1e-3}
             threads(1)
-            expected = flat(linattn.causal_backward(q, k, v, g, **options, **given))
+            expected = case.backward(operands, **more)
             for count in (2, 3, 7):
                 threads(count)
-                assert_same(linattn.causal_backward(q, k, v, g, **options, **given), expected)
+                assert_same(case.backward(operands, **more), expected)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -60,43 +56,6 @@ def test_a_state_of_which_some_columns_are_zero(threads, backward):
     assert np.isnan(found[0][0]).any()
     for x in found[1:]:
         np.testing.assert_array_equal(x, found[0])
-
-
-FORK_WHILE_BUSY = """
-import os, signal, threading, warnings
-import linattn, numpy as np
-warnings.simplefilter("ignore", DeprecationWarning)
-linattn.set_num_threads(4)
-q = np.random.default_rng(0).standard_normal((8, 3000, 32)).astype("f4")
-expected = linattn.causal(q, q, q)
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        linattn.causal(q, q, q)
-thread = threading.Thread(target=work)
-thread.start()
-try:
-    for _ in range(10):
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)
-            os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
-        _, status = os.waitpid(pid, 0)
-        assert status == 0, status
-finally:
-    stop.set()
-    thread.join()
-print("done")
-"""
-
-
-@pytest.mark.any_isa
-@needs_posix
-@pytest.mark.parametrize("spin_time", [*slow(""), "100000"])
-def test_fork_while_busy(interpreter, spin_time):
-    """Beside workers that sleep, and workers that wait awake."""
-    stdout, _ = interpreter(FORK_WHILE_BUSY, LINATTN_SPIN_TIME=spin_time)
-    assert stdout.strip() == "done"
 
 
 FORKS = """

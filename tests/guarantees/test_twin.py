@@ -41,13 +41,6 @@ def test_cross_attention(operator, feature_map, normalize, dtype):
 
 
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
-def test_heads(operator):
-    for lead in [(1,), (3,), (2, 3), (1, 2, 1, 2), (40,)]:
-        for n, d, m in [(1, 1, 1), (5, 4, 3), (65, 17, 33)]:
-            check(linattn, Case(operator, n, d, m, lead=lead))
-
-
-@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_eps_and_scale(operator, dtype):
     for eps in (0.0, 1e-6, 0.3, 1e3):

@@ -5,10 +5,10 @@ import pytest
 from every_call import every_call
 from isas import ISAS
 from layouts import LAYOUTS
-from states import flat
+from states import assert_same, flat
+from table import ATTENTION, apply, first_of
 
 import linattn
-from linattn import State
 
 try:
     from ml_dtypes import bfloat16
@@ -42,8 +42,7 @@ def test_every_operator_in_any_layout(isa, name, dtype):
                 operands = tuple(laid(x, layout) for x in call.operands)
                 options = {x: laid(y, layout) for x, y in given.items()}
                 results = call._replace(operands=operands, options=options).results()
-                for x, y in zip(results, expected, strict=True):
-                    np.testing.assert_array_equal(x, y, err_msg=f"{call.name} {layout}")
+                assert_same(results, expected, f"{call.name} {layout}")
 
 
 @across_sets
@@ -95,28 +94,18 @@ def test_as_if_padded(isa, name, dtype):
 
 @across_sets
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("operator", ["step", "delta_step", "gated_step", "gated_delta_step"])
-def test_steps_of_any_width(isa, name, dtype, operator):
+@pytest.mark.parametrize("case", first_of(ATTENTION), ids=str)
+def test_steps_of_any_width(isa, name, dtype, case):
     """By rows a state is updated by vectors, the last of them in part; by columns one by one."""
     isa(name)
-    rng = np.random.default_rng(0)
-    numbers = {"step": 0, "delta_step": 1, "gated_step": 1, "gated_delta_step": 2}[operator]
     for width in WIDTHS:
-        q, k, v = rng.standard_normal((3, 2, width)).astype(dtype)
-        rates = [-rng.random(2).astype(dtype) for _ in range(numbers)]
-        start = State(
-            *(rng.standard_normal(x).astype(dtype) for x in ((2, width, width), (2, width)))
-        )
-        start = start if operator == "step" else State(start.s)
-        f = getattr(linattn, operator)
-        o, state = f(q, k, v, *rates, start)
-        for layout in ("padded_rows", "features_first", "all_backwards"):
-            memory = LAYOUTS[layout](start.s.copy())
-            around = flat_memory(memory).copy()
-            here = State(memory, start.z if start.z is None else start.z.copy())
-            result, after = f(q, k, v, *rates, here, in_place=True)
-            np.testing.assert_array_equal(result, o, err_msg=f"{layout} {width}")
-            for x, y in zip(flat(after), flat(state), strict=True):
-                np.testing.assert_array_equal(x, y, err_msg=f"{layout} {width}")
-            memory[...] = start.s
-            assert flat_memory(memory).tobytes() == around.tobytes()
+        sizes = {"d": width, "m": width, "dtype": dtype}
+        operands, start = case.operands((2,), 1, **sizes), case.state((2,), **sizes)
+        expected = case.one_step(operands, 0, start)
+        for layout in SOME_LAYOUTS:
+            here = apply(np.copy, start)._replace(s=LAYOUTS[layout](start.s.copy()))
+            around = flat_memory(here.s).copy()
+            result = case.one_step(operands, 0, here, in_place=True)
+            assert_same(result, expected, f"{layout} {width}")
+            here.s[...] = start.s
+            assert flat_memory(here.s).tobytes() == around.tobytes()

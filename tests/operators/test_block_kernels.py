@@ -4,13 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import close, roundings
-from operands import twin
-from slow import each, grid, looped, slow
+from slow import each, looped, slow
 from states import assert_same, flat
-from table import BLOCKS, GATES, ROUNDINGS, first_of, same
+from table import BLOCKS, first_of, same
 
-import linattn
 from linattn import ufuncs
 
 EACH = each(BLOCKS)
@@ -23,46 +20,6 @@ N = 75
 
 def having(case, **options):
     return case._replace(options=case.options | options)
-
-
-@EACH
-@grid(
-    lambda block, dtype: dtype == "float32" or block == 7, block=SOME, dtype=["float32", "float64"]
-)
-def test_many_chunks(case, block, dtype):
-    """Results are those of the twin, with states, lengths and every kind of decay."""
-    case, lead = having(case, block=block), (2,)
-    for gates in GATES if "g" in case.letters else ("weak",):
-        operands = case.operands(lead, N, d=20, m=18, dtype=dtype, gates=gates)
-        states = {
-            x: case.state(lead, d=20, m=18, dtype=dtype, seed=i)
-            for i, x in enumerate(("initial_state", "grad_state"))
-        }
-        for more in ({}, {"key_lengths": [N, 41]}):
-            found = case.results(operands, **states, **more)
-            wide = {x: y.astype(float) for x, y in operands.items()}
-            expected = case.results(wide, twin(case.name), **states, **more)
-            for x, y in zip(found, expected, strict=True):
-                assert x.dtype == dtype
-                close(x, y, atol=roundings(2 * ROUNDINGS, *expected, dtype=np.dtype(dtype)))
-
-
-@EACH
-@LENGTHS
-def test_packed_sequences(case, block):
-    """Blocks begin anew at each of them."""
-    case, bounds = having(case, block=block), [0, 5, 5, 48, N]
-    operands = case.operands((2,), N)
-    o, state = case.forward(operands, cu_seqlens=bounds)
-    grads = case.backward(operands, cu_seqlens=bounds)
-    for r, (begin, end) in enumerate(pairwise(bounds)):
-        part = case.tokens(operands, begin, end)
-        found, last = case.forward(part)
-        assert_same([o[:, begin:end]], [found])
-        for x, y in zip(flat(state), flat(last), strict=True):
-            np.testing.assert_array_equal(x[:, r], y)
-        for x, y in zip(grads, case.backward(part), strict=True):
-            np.testing.assert_array_equal(x[:, begin:end], y)
 
 
 @EACH
@@ -98,18 +55,6 @@ def test_exact_states(case, block):
     assert_same([*flat(state), state.lost], [*flat(last), last.lost])
 
 
-@pytest.mark.parametrize("block", [4, 40])
-def test_grouped_queries(block):
-    """Heads that share their keys are computed together."""
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((2, 3, N, 8), np.float32)
-    k, v = rng.standard_normal((2, 2, 1, N, 8), np.float32)
-    o, state = linattn.causal(q, k, v, block=block, return_state=True)
-    full = [np.repeat(x, 3, 1) for x in (k, v)]
-    expected, last = linattn.causal(q, *full, block=block, return_state=True)
-    assert_same([o, *flat(state)], [expected, *flat(last)])
-
-
 @ONE
 def test_gufuncs(case):
     """They take the tokens of a block as an integer, one for each head."""
@@ -135,26 +80,3 @@ def test_gufuncs(case):
 def test_no_gufunc_has_a_bonus():
     assert "gated_block_state_backward_identity" in ufuncs.__all__
     assert not [x for x in ufuncs.__all__ if "bonus" in x and "block" in x]
-
-
-@EACH
-@pytest.mark.parametrize("block", [3, 16, 50])
-def test_products_of_bfloat16(case, block, threads, sums):
-    """They are obeyed: off by roundings of bfloat16, and the same for any number of threads."""
-    dtype = pytest.importorskip("ml_dtypes").bfloat16
-    case, before = having(case, block=block), linattn.get_products()
-    operands = case.operands((2,), N, d=20, m=70)
-    operands = {x: y.astype("float32" if x == "g" else dtype) for x, y in operands.items()}
-    results = {}
-    try:
-        for products, count in (("float32", 1), ("bfloat16", 1), ("bfloat16", 7)):
-            linattn.set_products(products)
-            threads(count)
-            results[products, count] = case.results(operands)
-    finally:
-        linattn.set_products(before)
-    plain, paired, again = results.values()
-    assert_same(again, paired)
-    assert not same([paired[0]], [plain[0]])
-    for x, y in zip(paired, plain, strict=True):
-        close(x.astype(float), y.astype(float), atol=2**-5 * abs(y.astype(float)).max())

@@ -4,21 +4,17 @@ from inspect import signature
 
 import numpy as np
 import pytest
-from adjoint import check
 from bounds import close, roundings
-from operands import twin
 from slow import each, looped
-from states import assert_same, drawn, flat
-from table import BLOCKS, FIRST, allowed, apply, first_of
+from states import assert_close, assert_same, flat
+from table import BLOCKS, FIRST, allowed, apply
 
 import linattn
-from linattn import State, feature_maps, reference
-from linattn._call.tables import MAPS
+from linattn import feature_maps, reference
 from linattn.operators.registry import RECURRENCES
 
 LEAD, N = (2,), 11
 EACH = each(BLOCKS)
-ONE = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 
 
 def without(case, block=None):
@@ -53,45 +49,6 @@ def test_blocks_of_one_token(case, dtype):
     assert_same(result, without(case).results(operands, **states))
 
 
-@pytest.mark.parametrize("feature_map", [*MAPS, "dpfp"])
-def test_one_block_is_attention_to_all_tokens(feature_map):
-    q, k, v = np.abs(np.random.default_rng(0).standard_normal((3, 2, N, 4)))
-    options = {"feature_map": feature_map}
-    expected = linattn.noncausal(q, k, v, **options)
-    for block in (N, np.int64(N + 1), 10**30):
-        o = linattn.causal(q, k, v, block=block, **options)
-        close(o, expected, atol=allowed(o, expected))
-    grads = linattn.causal_backward(q, k, v, v, block=N, **options)
-    expected = linattn.noncausal_backward(q, k, v, v, **options)
-    for x, y in zip(grads, expected, strict=True):
-        close(x, y, atol=allowed(*expected))
-
-
-@EACH
-@pytest.mark.parametrize("states", [False, True])
-def test_gradients_of_the_twin(case, states):
-    rng = np.random.default_rng(1)
-    operands = case.operands(LEAD, N)
-    grad_out, names = operands.pop("grad_out"), list(operands)
-    forward, more, leaves, last = getattr(twin(case.name), case.name), {}, [], []
-    if states:
-        core, normalize = case.state(LEAD).s.shape, case.options.get("normalize", False)
-        start, grad = (drawn(case.row, rng, core, normalize) for _ in range(2))
-        more = {"initial_state": start, "grad_state": grad}
-        leaves, last = flat(start), flat(grad)
-
-    def run(*moved):
-        given = dict(zip(names, moved, strict=False))
-        if states:
-            begin = State(*moved[len(names) :])
-            given |= {"initial_state": begin, "return_state": True}
-        return forward(**given, **case.options)
-
-    for module in (reference, linattn):
-        grads = case.backward(operands | {"grad_out": grad_out}, module, **more)
-        check(run, [*operands.values(), *leaves], [grad_out, *last], grads, rng)
-
-
 @EACH
 def test_states(case):
     """Those of calls without blocks; after any number of tokens, and in the rows of a pool."""
@@ -102,66 +59,14 @@ def test_states(case):
     o, end = case.forward(operands, initial_state=start)
     found, states = case.forward(operands, initial_state=start, state_at=[0, 2, 3, 8, N])
     close(found, o, atol=allowed(o, found))
-    for x, y in zip(flat([end, states]), flat([last, expected]), strict=True):
-        close(x, y, atol=allowed(*flat([last, expected])))
+    assert_close([end, states], [last, expected], atol=allowed(*flat([last, expected])))
     more = {"initial_state": start, "grad_state": states, "state_at": [0, 2, 3, 8, N]}
     grads = case.backward(operands, **more)
     expected = case.backward(operands, reference, **more)
-    for x, y in zip(flat(list(grads)), flat(list(expected)), strict=True):
-        close(x, y, atol=allowed(*flat(list(expected))))
+    assert_close(list(grads), list(expected), atol=allowed(*flat(list(expected))))
     found, after = case.forward(operands, initial_state=pool, state_indices=indices)
     assert after is pool
     assert_same([found, *flat(apply(lambda x: x[indices], pool))], [o, *flat(end)])
-
-
-@ONE
-def test_outputs(case):
-    """In memory of the caller, which an operand may share, as it is if the call fails."""
-    operands = case.operands(LEAD, N, d=5, m=5)
-    expected = case.call(operands)
-    shared = np.zeros((*LEAD, N + 1, 5))
-    operands["q"], shared[:, :-1] = shared[:, :-1], operands["q"]
-    before = shared.copy()
-    for wrong in ({"key_lengths": [3, N + 1]}, {"cu_seqlens": [0, 5, N + 1]}, {"block": 0}):
-        with pytest.raises(ValueError, match=f"^{case.name}: {next(iter(wrong))}"):
-            without(case).call(operands, out=shared[:, 1:], **{"block": 3} | wrong)
-        assert_same([shared], [before])
-    out = shared[:, 1:]
-    assert case.call(operands, out=out) is out
-    assert_same([out], [expected])
-
-
-@ONE
-@pytest.mark.parametrize("block", [2.0, True, "3", [3], np.array([3])])
-def test_what_is_no_integer(case, block):
-    operands = case.operands(LEAD, N)
-    case = without(case, block)
-    for call, name in ((case.call, ""), (case.backward, "_backward")):
-        with pytest.raises(TypeError, match=f"^{case.name}{name}: block is .*expected an integer"):
-            call(operands)
-
-
-@ONE
-def test_errors(case):
-    """They name the function that was called, and sizes that it was called with."""
-    operands, bad = case.operands(LEAD, N), without(case, -1)
-    for call, name in ((bad.call, case.name), (bad.backward, f"{case.name}_backward")):
-        with pytest.raises(ValueError, match=f"^{name}: block is -1; expected at least 1"):
-            call(operands)
-    wrong = {
-        "key_lengths": ([1, 2, 3], r"shape \(3,\); expected one that broadcasts .*\(2,\)"),
-        "cu_seqlens": ([0, 4], f"ends with 4; expected n = {N}"),
-        "state_at": ([N + 1], f"has values from {N + 1} to {N + 1}; expected 0 to {N}"),
-        "out": (np.empty((2, N, 4)), rf"has shape \(2, {N}, 4\); expected \(2, {N}, 5\)"),
-        "initial_state": (State(np.empty(3)), "has shape|is None"),
-    }
-    for name, (x, message) in wrong.items():
-        with pytest.raises((ValueError, TypeError), match=f"^{case.name}: {name}.*({message})"):
-            case.forward(operands, **{name: x})
-    with pytest.raises(ValueError, match=rf"grad_out has shape .* expected \(2, {N}, 5\)"):
-        case.backward(operands | {"grad_out": np.ones((2, 2 * N, 5))})
-    with pytest.raises(ValueError, match=rf"^{case.name}: v has shape \(2, 3, 5\)"):
-        case.call(operands | {"v": operands["v"][:, :3]})
 
 
 def test_who_takes_blocks():
@@ -237,8 +142,7 @@ def test_denominators_of_zero_within_a_block(dtype):
     assert np.isfinite(linattn.causal(q, k, v, **options)).all()
     grads = linattn.causal_backward(q, k, v, g, **options)
     expected = reference.causal_backward(*(x.astype(float) for x in (q, k, v, g)), **options)
-    for x, y in zip(grads, expected, strict=True):
-        close(x, y, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
+    assert_close(grads, expected, atol=roundings(64, *expected, dtype=np.dtype(dtype)))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])

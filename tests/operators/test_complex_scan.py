@@ -1,4 +1,4 @@
-"""linear_scan of complex numbers: values, states, gradients, errors."""
+"""linear_scan of complex numbers, beside what the table checks: wide rows, dtypes, errors."""
 
 from __future__ import annotations
 
@@ -6,37 +6,15 @@ import numpy as np
 import pytest
 from bounds import close
 from slow import looped
+from states import assert_same, flat
 
 import linattn
 from linattn import State
 from linattn.reference import scan as ref
 
-SHAPES = [
-    ((), (5, 3)),
-    ((5, 1), (5, 3)),
-    ((3,), (2, 5, 3)),
-    ((2, 1, 5, 1), (4, 5, 3)),
-    ((5, 3), (5, 1)),
-    ((67, 33), (67, 33)),
-    ((200, 32), (200, 32)),
-    ((40, 2100), (40, 2100)),
-    ((5, 0), (5, 0)),
-    ((0, 3), (0, 3)),
-]
-OPTIONS = [{}, {"log": True}, {"reverse": True}, {"log": True, "reverse": True}]
-
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return 0.6 * (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
-
-
-def operands(shapes, seed=0):
-    """a, x, a first state, and gradients of the output and of the last state."""
-    rng = np.random.default_rng(seed)
-    a, x = (draw(rng, *shape) for shape in shapes)
-    whole = np.broadcast_shapes(*shapes)
-    state = *whole[:-2], whole[-1]
-    return a, x, draw(rng, *state), draw(rng, *whole), draw(rng, *state)
 
 
 def same(got, expected, slack=64):
@@ -47,43 +25,17 @@ def same(got, expected, slack=64):
     close(got, expected, atol=slack * eps * largest)
 
 
-@looped(options=OPTIONS)
-@looped(shapes=SHAPES)
-@looped(dtype=["c8", "c16"])
-def test_values(shapes, options, dtype):
-    a, x, start, *_ = (y.astype(dtype) for y in operands(shapes))
-    h, last = linattn.linear_scan(a, x, **options, initial_state=State(start), return_state=True)
-    expected, state = ref.linear_scan(
-        *(y.astype("c16") for y in (a, x)), **options, initial_state=start.astype("c16"),
-        return_state=True,
-    )  # fmt: skip
-    assert h.dtype == last.s.dtype == dtype
-    same(h, expected)
-    same(last.s, state)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_gradients(shapes, options):
-    """Central differences of the real part of <grad_out, h> + <grad_state, last h>."""
-    a, x, start, grad, last = operands(shapes)
-    grads = linattn.linear_scan_backward(
-        a, x, grad, **options, initial_state=State(start), grad_state=State(last)
-    )
-    found = dict(zip(("a", "x", "s"), (*grads[:2], grads[2].s), strict=True))
-
-    def loss(a, x, s):
-        h, end = ref.linear_scan(a, x, **options, initial_state=s, return_state=True)
-        return np.vdot(grad, h).real + np.vdot(last, end).real
-
-    at = {"a": a, "x": x, "s": start}
-    rng = np.random.default_rng(1)
-    for name, y in at.items():
-        assert found[name].shape == np.shape(y)
-        way, step = draw(rng, *np.shape(y)), 1e-6
-        ends = (loss(**at | {name: y + sign * step * way}) for sign in (1, -1))
-        difference = np.subtract(*ends) / (2 * step)
-        assert abs(difference - np.vdot(found[name], way).real) < 1e-6 * (1 + abs(difference))
+@looped(log=[False, True], reverse=[False, True], dtype=["c8", "c16"])
+def test_wide_rows(dtype, **options):
+    for n, m in ((200, 32), (40, 2100)):
+        rng = np.random.default_rng(0)
+        a, x, start = (draw(rng, *shape).astype(dtype) for shape in ((n, m), (n, m), (m,)))
+        more = {**options, "return_state": True}
+        h, last = linattn.linear_scan(a, x, initial_state=State(start), **more)
+        expected, state = ref.linear_scan(a, x, initial_state=start, **more)
+        assert h.dtype == last.s.dtype == dtype
+        same(h, expected)
+        same(last.s, state)
 
 
 def test_real_operands():
@@ -155,19 +107,19 @@ def test_errors_of_gradients_and_gufuncs():
         linattn.ufuncs.causal_identity_sum(C, C, C, 1.0)
 
 
-@pytest.mark.parametrize("given", ["f8", "c16", ">c8"])
-def test_the_operands_determine_the_dtype_of_gradients(given):
-    a, x, g = (y.astype("c8") for y in np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j)
-    g = g.real.astype(given)
-    grads = linattn.linear_scan_backward(a, x, g)
-    expected = linattn.linear_scan_backward(a, x, g.astype("c8"))
-    for y, z in zip(grads, expected, strict=True):
-        assert y.dtype == np.complex64
-        np.testing.assert_array_equal(y, z)
+@looped(dtype=["c8", "c16"], given=["f8", "i8", "c8", "c16", ">c8", ">c16"], at=[None, [2, 6]])
+def test_the_operands_determine_the_dtype_of_gradients(dtype, given, at):
+    a, x, g = np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j
+    a, x, g = a.astype(dtype), x.astype(dtype), g.real.astype(given)
+    last = State(np.ones((2, 4) if at else 4, dtype))
+    options = {"grad_state": last, "state_at": at}
+    grads = linattn.linear_scan_backward(a, x, g, **options)
+    assert {y.dtype for y in flat(grads)} == {np.dtype(dtype)}
+    assert_same(grads, linattn.linear_scan_backward(a, x, g.astype(dtype), **options))
 
 
 def test_resets():
     """A factor of 0, e^-inf whatever its phase, forgets what was before."""
-    a, x, *_ = operands(((9, 5), (9, 5)))
+    a, x = draw(np.random.default_rng(0), 2, 9, 5)
     a[4] = complex(-np.inf, np.nan)
     np.testing.assert_array_equal(linattn.linear_scan(a, x, log=True)[4], x[4])

@@ -1,4 +1,4 @@
-"""The convolution in parts: splits, packed sequences, steps; and what changes no bit of it."""
+"""What changes no bit of a convolution: steps, layouts, large results, threads."""
 
 from itertools import product
 
@@ -6,81 +6,45 @@ import numpy as np
 import pytest
 from conv_cases import ACTIVATIONS, DTYPES, make
 from isas import ISAS
-from states import assert_same
 
 import linattn
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_split(activation, dtype):
-    """A sequence cut anywhere continues from its state, to the bit."""
-    for w, n in ((4, 37), (1, 5), (9, 20)):
-        x, weight, b, _, state, _ = make(n, 21, w, dtype=dtype)
-        options = {"activation": activation, "return_state": True}
-        whole, end = linattn.causal_conv1d(x, weight, b, initial_state=state, **options)
-        for cut in range(n + 1):
-            o, middle = linattn.causal_conv1d(x[:, :cut], weight, b, initial_state=state, **options)
-            rest, final = linattn.causal_conv1d(
-                x[:, cut:], weight, b, initial_state=middle, **options
-            )
-            assert_same([np.concatenate((o, rest), 1), final], [whole, end])
-
-
-def spread(x, gap):
+def spread(x):
     """x with gaps between the numbers of its last axis."""
-    out = np.zeros((*x.shape[:-1], x.shape[-1] * gap), x.dtype)[..., ::gap]
-    out[...] = x
-    return out
+    return np.repeat(x, 2, -1)[..., ::2]
+
+
+def by_tap(x):
+    return np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+#: Layouts of a token, of filters and of a state.
+WAYS = *product((spread,), (np.array, by_tap, spread), (np.array, by_tap, spread)), (
+    np.array, by_tap, by_tap,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
-    """Of filters and states of any layout, in place and not, whole vectors of channels or not."""
+    """Of any layout, in place and not, of vectors and tiles of channels, whole or not."""
     isa(name)
-    layouts = (np.array, lambda x: np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2),
-               lambda x: spread(x, 2))  # fmt: skip
-    for w, c, activation in product((1, 2, 3, 4, 5), (3, 16, 53), ACTIVATIONS):
-        x, weight, b, _, state, _ = make(1, c, w, lead=(2,), dtype=dtype)
-        o, end = linattn.causal_conv1d(
-            x, weight, b, activation=activation, initial_state=state, return_state=True
-        )
-        for of_weight, of_state in product(layouts, layouts):
-            s = of_state(state)
-            token, taps = spread(x[:, 0], 2), of_weight(weight)
-            for in_place in (False, True):
-                y, after = linattn.causal_conv1d_step(
-                    token, taps, s, b, activation=activation, in_place=in_place
-                )
-                np.testing.assert_array_equal(y, o[:, 0])
-                np.testing.assert_array_equal(after, end)
-
-
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_step_of_uniform_arrays_has_the_bits_of_one_token(isa, name, dtype):
-    """Of the dtype of the state and by tap, of more channels than a tile has."""
-    isa(name)
-
-    def by_tap(x):
-        return np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-
-    for w, activation in product((2, 3, 4), ACTIVATIONS):
-        x, weight, b, _, state, _ = make(1, 150, w, lead=(2,), dtype=dtype)
-        state = state.astype(dtype)
+    for w, c, activation in product((1, 2, 3, 4, 5), (3, 16, 53, 150), ACTIVATIONS):
+        x, weight, b, _, state, _ = make(1, c, w, dtype=dtype)
+        options = {"activation": activation}
         for bias in (b, None):
             o, end = linattn.causal_conv1d(
-                x, weight, bias, activation=activation, initial_state=state, return_state=True
+                x, weight, bias, initial_state=state, return_state=True, **options
             )
-            for in_place in (False, True):
-                s = by_tap(state)
+            for (of_token, of_weight, of_state), in_place in product(WAYS, (False, True)):
+                s = of_state(state)
                 y, after = linattn.causal_conv1d_step(
-                    x[:, 0], by_tap(weight), s, bias, activation=activation, in_place=in_place
+                    of_token(x[:, 0]), of_weight(weight), s, bias, in_place=in_place, **options
                 )
                 np.testing.assert_array_equal(y, o[:, 0])
                 np.testing.assert_array_equal(after, end)
-                assert after.dtype == end.dtype == state.dtype and (after is s) == in_place
+                assert after.dtype == end.dtype and (after is s) == in_place
 
 
 def test_large_results_have_the_same_bits():
@@ -91,9 +55,11 @@ def test_large_results_have_the_same_bits():
         part = slice(max(rows.start or 0, 3) - 3, rows.stop)
         y = linattn.causal_conv1d(x[part], weight, b, activation="silu")
         np.testing.assert_array_equal(y[len(y) - len(whole[rows]) :], whole[rows])
-    out = np.empty(9001 * 520 + 3, np.float32)[3:].reshape(9001, 520)
-    linattn.causal_conv1d(x, weight, b, activation="silu", out=out)
-    np.testing.assert_array_equal(out, whole)
+    for offset in (0, 3):
+        out = np.empty(9001 * 520 + offset, np.float32)[offset:]
+        for given, room in ((x, out.reshape(9001, 520)), (by_tap(x), out.reshape(520, 9001).T)):
+            linattn.causal_conv1d(given, weight, b, activation="silu", out=room)
+            np.testing.assert_array_equal(room, whole)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
@@ -107,20 +73,11 @@ def test_orders_of_axes_change_no_bit(dtype):
         options = {"activation": "silu", "initial_state": state}
         expected = linattn.causal_conv1d(x, weight, b, **options)
         for x_axes, out_axes, offset in product((1, 2), (1, 2), (0, 3)):
-            turned = np.ascontiguousarray(x.swapaxes(-1, -x_axes)).swapaxes(-1, -x_axes)
+            turned = by_tap(x) if x_axes == 2 else x
             memory = np.empty(x.size + offset, dtype)[offset:]
             out = memory.reshape(x.swapaxes(-1, -out_axes).shape).swapaxes(-1, -out_axes)
             linattn.causal_conv1d(turned, weight, b, out=out, **options)
             np.testing.assert_array_equal(out, expected)
-
-
-def test_large_results_of_adjacent_tokens_have_the_same_bits():
-    x, weight, b, *_ = make(9001, 520, 4, lead=(), dtype="float32")
-    expected = linattn.causal_conv1d(x, weight, b, activation="silu")
-    for offset in (0, 3):
-        out = np.empty(9001 * 520 + offset, np.float32)[offset:].reshape(520, 9001).T
-        linattn.causal_conv1d(np.asfortranarray(x), weight, b, activation="silu", out=out)
-        np.testing.assert_array_equal(out, expected)
 
 
 def test_nan_stays_nan_in_bfloat16():
@@ -147,10 +104,9 @@ def test_shares_of_threads(threads, dtype, lead, packed, n, c):
     weight = rng.standard_normal((c, 4)).astype(dtype)
     bounds = {"cu_seqlens": [0, n // 2, n, n]} if packed else {}
     state = rng.standard_normal((*lead, *(3,) * packed, c, 3)).astype(np.float32)
-    by_channel = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
     bounds |= {"initial_state": state, "return_state": True, "activation": "silu"}
     found = []
-    for count, tokens in product((1, 2, 7, 16), (x, by_channel)):
+    for count, tokens in product((1, 2, 7, 16), (x, by_tap(x))):
         threads(count)
         found.append(linattn.causal_conv1d(tokens, weight, **bounds))
     for o, after in found[1:]:

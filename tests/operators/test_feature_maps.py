@@ -22,6 +22,7 @@ MAPS = [
     maps.DPFP(nu=3, normalize=False),
     maps.DPFP(nu=14, eps=0.5),
     maps.Rebased(),
+    maps.L2Norm(),
     maps.Taylor(scale=0.3),
     maps.RandomFourierFeatures.sample(D, 9, rng=1, temperature=0.3),
     maps.PositiveRandomFeatures.sample(D, 9),

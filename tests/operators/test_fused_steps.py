@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
-from fused_cases import LAYERS, Layer, bound, check, expected, make, wide
+from fused_cases import LAYERS, Layer, bound, check, expected, make
+from states import assert_same
 
 import linattn
-from linattn.reference import fused as ref
 
 KINDS = "fused_gated_delta_step", "fused_gated_step"
 DTYPES = np.float64, np.float32, np.float16, ml_dtypes.bfloat16
@@ -22,33 +22,26 @@ CALLS = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("kind", "layer"), CALLS)
 def test_against_the_twin(kind, layer, dtype):
+    """In place too, with the same bits."""
     operands, state, options = make(kind, layer, dtype=dtype)
     before = [x.copy() for x in state]
-    check(kind, operands, state, options, dtype)
-    for x, y in zip(state, before, strict=True):  # not written to
-        np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize(("kind", "layer"), CALLS)
-def test_in_place(kind, layer):
-    operands, state, options = make(kind, layer, dtype=np.float32)
-    o, after = check(kind, operands, state, options, np.float32)
+    o, after = check(kind, operands, state, options, dtype)
+    assert_same(state, before)  # not written to
     again, updated = getattr(linattn, kind)(*operands, state, **options, in_place=True)
     assert updated.s is state.s and updated.conv is state.conv
-    for x, y in zip((o, *after), (again, *state), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same((again, *state), (o, *after))
 
 
 DELTA_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
-    {"activation": None}, {"norm_activation": "sigmoid"}, {"norm_eps": 0.5}, {"scale": 0.25},
-    {"beta_scale": 2.0}, {"lower_bound": -5.0}, {"feature_map": "identity", "scale": 0.01},
-    {"feature_map": "elu", "beta_scale": 0.01},
+    {"weight": None, "bias": None}, {"activation": None}, {"norm_activation": "sigmoid"},
+    {"norm_eps": 0.5}, {"scale": 0.25}, {"beta_scale": 2.0}, {"lower_bound": -5.0},
+    {"feature_map": "identity", "scale": 0.01}, {"feature_map": "elu", "beta_scale": 0.01},
 )  # fmt: skip
 GATED_OPTIONS = (
     {"z": None}, {"norm_weight": None}, {"z": None, "norm_weight": None}, {"bias": None},
-    {"activation": None}, {"norm_groups": 3}, {"norm_groups": 6}, {"norm_eps": 0.5},
-    {"scale": 0.25}, {"time_step_limit": (0.5, 0.75)}, {"D": None},
+    {"weight": None, "bias": None}, {"activation": None}, {"norm_groups": 3}, {"norm_groups": 6},
+    {"norm_eps": 0.5}, {"scale": 0.25}, {"time_step_limit": (0.5, 0.75)}, {"D": None},
 )  # fmt: skip
 
 
@@ -59,14 +52,9 @@ GATED_OPTIONS = (
 )
 def test_options(kind, changes):
     operands, state, options = make(kind, Layer(2, 6, 5, 7))
+    if "weight" in changes:  # without a convolution
+        state = state._replace(conv=None)
     check(kind, operands, state, options | changes, np.float64)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_convolution(kind):
-    operands, state, options = make(kind, Layer(2, 6, 5, 7))
-    del options["weight"], options["bias"]
-    check(kind, operands, state._replace(conv=None), options, np.float64)
 
 
 def test_one_bias_per_head_for_gates_per_channel():
@@ -87,8 +75,7 @@ def test_layouts(kind):
         np.ascontiguousarray(state.s.swapaxes(-1, -2)).swapaxes(-1, -2),
     )
     for x, y in zip((moved, columns), (operands, state), strict=True):
-        for one, other in zip(x, y, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_same(x, y)
     p, end = getattr(linattn, kind)(*moved, columns, **options)
     np.testing.assert_array_equal(p, o)
     np.testing.assert_array_equal(end.conv, after.conv)
@@ -131,16 +118,6 @@ def test_batches(kind):
     for x, y in ((o, p), (after.s, end.s), (after.conv, end.conv)):
         np.testing.assert_array_equal(x[[0, 2]], y[[0, 2]])
     assert np.isnan(p[1]).all() and np.isnan(end.s[1]).all()
-
-
-def test_threads_change_no_bit(threads):
-    operands, state, options = make(KINDS[0], Layer(16, 32, 64, 64), lead=(), dtype=np.float32)
-    threads(1)
-    o, after = linattn.fused_gated_delta_step(*operands, state, **options)
-    threads(3)
-    p, end = linattn.fused_gated_delta_step(*operands, state, **options)
-    for x, y in zip((o, *after), (p, *end), strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 def test_as_the_functions_that_it_is_made_of():
@@ -289,12 +266,6 @@ def test_fields_that_share_memory(kind, options):
     with pytest.raises(ValueError, match=rf"^{kind}: state\.\w+ shares memory with state"):
         getattr(linattn, kind)(*operands, shared, **more, **options)
     assert not room.any()
-
-
-def test_twins_keep_the_dtype():
-    operands, state, options = make(KINDS[0], Layer(1, 1, 2, 2))
-    o, _ = ref.fused_gated_delta_step(*map(wide, operands), state, **options)
-    assert o.dtype == np.float64
 
 
 def test_sizes_that_do_not_fit_the_kernel():

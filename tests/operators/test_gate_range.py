@@ -1,5 +1,7 @@
 """Gates of any strength: memories that grow, resets of non-finite values, the range of keys."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, close, excess
@@ -11,10 +13,10 @@ from gates import (
     by_channel,
     compare,
     each_gated,
-    each_rule,
     magnitude,
     oracle,
 )
+from slow import each
 
 import linattn
 from linattn import State
@@ -124,102 +126,72 @@ def same(actual, clean, rows):
         np.testing.assert_array_equal(actual[name][kept], clean[name][kept], err_msg=name)
 
 
+def reset(case, t, dtype):
+    """Operands with a reset at a token, states, and the names of gradients of tokens."""
+    sizes = {"d": 6, "m": 5, "dtype": dtype}
+    arrays = case.operands((), 40, **sizes)
+    arrays["g"][t] = -np.inf
+    return arrays, ends(case, **sizes), [f"d{x}" for x in case.letters if x != "bonus"]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@each_gated
+@each(GATED + GATED_DELTA)
 def test_a_reset_forgets_what_is_not_finite(case, value):
     """In an initial state, a value or a key, at any place of a chunk: as if it had been 0."""
-    bonus = "bonus" in case.letters
-    for dtype in DTYPES:
-        arrays = case.operands((), 40, d=6, m=5, dtype=dtype)
-        more = ends(case, d=6, m=5, dtype=dtype)
-        for where in ("state", "k", "v"):
-            for t in (0, 1, 2, 15, 16, 17, 31, 39):
-                good = arrays | {"g": arrays["g"].copy()}
-                good["g"][t] = -np.inf
-                bad = good | {"k": arrays["k"].copy(), "v": arrays["v"].copy()}
-                s = more["initial_state"].s.copy()
-                if where == "state":
-                    s[2, 3] = value
-                elif t > 0:
-                    bad[where][t - 1, 2] = value
-                actual = case.named(bad, **more | {"initial_state": State(s)})
-                late, later = slice(t, None), slice(t + bonus, None)
-                rows = {"o": later, "dq": later, "dk": late, "dv": late, "dg": late, "s": ...}
-                same(actual, case.named(good, **more), rows)
+    for dtype, where, t in product(DTYPES, ("state", "k", "v"), (0, 1, 2, 15, 16, 17, 31, 39)):
+        good, more, names = reset(case, t, dtype)
+        bad = good | {"k": good["k"].copy(), "v": good["v"].copy()}
+        s = more["initial_state"].s.copy()
+        if where == "state":
+            s[2, 3] = value
+        elif t > 0:
+            bad[where][t - 1, 2] = value
+        actual = case.named(bad, **more | {"initial_state": State(s)})
+        late, later = slice(t, None), slice(t + ("bonus" in case.letters), None)
+        rows = dict.fromkeys(names, late) | {"o": later, "dq": later, "s": ...}
+        same(actual, case.named(good, **more), rows)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@each_gated
+@each(GATED + GATED_DELTA)
 def test_a_reset_forgets_gradients_that_are_not_finite(case, value):
     """What lies before it gets nothing from a cotangent after it."""
-    arrays, more = (
-        case.operands((), 40, d=6, m=5, dtype="float32"), ends(case, d=6, m=5, dtype="float32"),
-    )  # fmt: skip
-    worse = more | {"grad_state": State(np.full_like(more["grad_state"].s, value))}
     for t in (0, 1, 15, 16, 17, 31, 39):
-        good = arrays | {"g": arrays["g"].copy()}
-        good["g"][t] = -np.inf
-        bad = good | {"grad_out": arrays["grad_out"].copy()}
+        good, more, names = reset(case, t, "float32")
+        bad = good | {"grad_out": good["grad_out"].copy()}
         bad["grad_out"][t + ("bonus" in case.letters) :, 1] = value
-        early = slice(t)
-        rows = {"dq": early, "dk": early, "dv": early, "dg": slice(t + 1), "ds": ...}
+        worse = more | {"grad_state": State(np.full_like(more["grad_state"].s, value))}
+        rows = dict.fromkeys(names, slice(t)) | {"dg": slice(t + 1), "ds": ...}
         same(case.named(bad, **worse), case.named(good, **more), rows)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@each_rule
-def test_a_reset_of_the_delta_rule(case, value):
-    """Likewise; DPLR reads the memory before its decay, and so what is not finite in it."""
-    arrays, more = (
-        case.operands((), 40, d=6, m=5, dtype="float32"), ends(case, d=6, m=5, dtype="float32"),
-    )  # fmt: skip
-    s = more["initial_state"].s.copy()
-    s[1, 2] = value
-    for t in (0, 1, 15, 16, 17, 39):
-        good = arrays | {"g": arrays["g"].copy()}
-        good["g"][t] = -np.inf
-        actual = case.named(good, **more | {"initial_state": State(s)})
-        if case.name == "dplr":
-            assert not np.isfinite(actual["s"]).all()
-            continue
-        clean, late, early = case.named(good, **more), slice(t, None), slice(t)
-        names = ("o", "dq", "dk", "dv", "dg", "dbeta")
-        same(actual, clean, dict.fromkeys(names, late) | {"s": ...})
-        bad = good | {"grad_out": arrays["grad_out"].copy()}
-        bad["grad_out"][t:] = value
-        rows = dict.fromkeys(names[1:], early) | {"dg": slice(t + 1), "ds": ...}
-        same(case.named(bad, **more), clean, rows)
+@pytest.mark.parametrize("case", DPLR, ids=str)
+def test_a_reset_of_dplr(case):
+    """It reads the memory before its decay, and so what is not finite in it."""
+    for t, value in product((0, 1, 15, 16, 17, 39), (np.nan, np.inf)):
+        arrays, more, _ = reset(case, t, "float32")
+        more["initial_state"].s[1, 2] = value
+        assert not np.isfinite(case.named(arrays, **more)["s"]).all()
 
 
-@pytest.mark.parametrize("name", ["gated", "gated_delta"])
-@pytest.mark.parametrize("channels", [False, True])
-def test_a_reset_in_a_step(name, channels):
+@each(GATED + GATED_DELTA)
+def test_a_reset_in_a_step(case):
     """Rows of a state that hold inf and NaN are 0 before the write, at any stride."""
-    rng = np.random.default_rng(0)
-    for dtype in (*DTYPES, "float16"):
-        for d, m in ((5, 3), (16, 70)):
-            q, k, v = (rng.standard_normal(size).astype(dtype) for size in (d, d, m))
-            wide = "float32" if dtype == "float16" else dtype
-            g = np.full(d, -0.5, wide) if channels else np.float32(-np.inf)
-            s = rng.standard_normal((d, m)).astype(wide)
-            rows = slice(0, 3) if channels else slice(None)
-            if channels:
-                g[rows] = -np.inf
-            clean, bad = s.copy(), s.copy()
-            clean[rows], bad[rows] = 0, np.nan
-            bad[1, 1] = np.inf
-            more = () if name == "gated" else (np.asarray(0.5, dtype),)
-            step = getattr(linattn, f"{name}_step")
-            for order in ("C", "F"):
-                o, state = step(q, k, v, g, *more, State(np.asarray(bad, order=order)))
-                expected = step(q, k, v, g, *more, State(np.asarray(clean, order=order)))
-                np.testing.assert_array_equal(o, expected[0])
-                np.testing.assert_array_equal(state.s, expected[1].s)
-            if name == "gated":  # with a bonus it reads what was there
-                o, state = step(q, k, v, g, State(bad), bonus=np.ones(d, dtype))
-                expected = step(q, k, v, g, State(clean), bonus=np.ones(d, dtype))
+    rows = slice(0, 3) if by_channel(case) else slice(None)
+    for dtype, (d, m) in product((*DTYPES, "float16"), ((5, 3), (16, 70))):
+        operands = case.operands((), 1, d=d, m=m, dtype=dtype)
+        operands["g"][(0, rows) if by_channel(case) else 0] = -np.inf
+        clean = case.state((), d=d, m=m, dtype="float32" if dtype == "float16" else dtype).s
+        bad = clean.copy()
+        clean[rows], bad[rows], bad[1, 1] = 0, np.nan, np.inf
+        for order in ("C", "F"):
+            o, state = case.one_step(operands, 0, State(np.asarray(bad, order=order)))
+            expected, after = case.one_step(operands, 0, State(np.asarray(clean, order=order)))
+            np.testing.assert_array_equal(state.s, after.s)
+            if "bonus" in case.letters:  # with it the token reads what was there
                 assert np.isnan(o).any()
-                np.testing.assert_array_equal(state.s, expected[1].s)
+            else:
+                np.testing.assert_array_equal(o, expected)
 
 
 # --- the range of keys and queries --------------------------------------------

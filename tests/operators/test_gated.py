@@ -2,58 +2,45 @@
 
 import numpy as np
 import pytest
-from bounds import close, roundings
-from gates import DTYPES, GATED, ROUNDINGS, by_channel, compare, each_gated, same
-from slow import grid
-from states import flat
+from gates import DPLR, GATED, GATED_DELTA, by_channel, compare, compare_rules, each_gated
+from slow import each, grid, looped
+from states import assert_same
 
 import linattn
 from linattn import State
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64", "float16"])
-@pytest.mark.parametrize("name", ["gated", "gated_delta", "dplr"])
-def test_gates_have_no_say_in_the_dtype_of_states(name, dtype):
-    """With states and without, and in gradients."""
-    x = np.eye(3, dtype=np.float32)
-    g, one, start = np.zeros(3, dtype), np.ones(3, np.float32), State(2 * x)
-    more = {"gated": (g,), "gated_delta": (g, one), "dplr": (-x, x, g)}[name]
-    forward, backward = (getattr(linattn, name + end) for end in ("", "_backward"))
-    for given in ({}, {"initial_state": start}):
-        o, state = forward(x, x, x, *more, **given, return_state=True)
-        assert {o.dtype, state.s.dtype} == {np.dtype("f4")}
-        grads = backward(x, x, x, *more, x, **given)
-        assert {y.dtype for y in flat(grads)} == {np.dtype("f4")}
+@each(GATED + GATED_DELTA + DPLR)
+@looped(dtype=["float64", "int64", "float16"])
+def test_gates_have_no_say_in_the_dtype(case, dtype):
+    """As scale has none: they are converted to what the tokens are computed in."""
+    arrays = case.operands((), 20, d=4, m=3, dtype="float32")
+    gates = {
+        x.name: arrays[x.name] for x in case.row.operands if x.state_dtype and x.name in arrays
+    }
+    given = arrays | {x: y.astype(dtype) for x, y in gates.items()}
+    single = arrays | {x: given[x].astype("f4") for x in gates}
+    start = case.state((), d=4, m=3, dtype="float32")
+    for more in {}, {"initial_state": start, "grad_state": start}:
+        results = case.results(given, **more)
+        assert {x.dtype for x in results} == {np.dtype("f4")}
+        assert_same(results, case.results(single, **more))
+    out = np.empty_like(arrays["v"])
+    assert case.call(given, out=out) is out
 
 
 @each_gated
 def test_an_infinite_memory_stays_infinite(case):
     """However much of it is forgotten, in a step at any stride and over chunks."""
     arrays = case.operands((), 40, d=16, m=64, dtype="float32")
-    arrays["g"] = arrays["g"] - 1
-    del arrays["grad_out"]
+    arrays["g"] -= 1
     start = np.ones((16, 64), "f4")
     start[3, 5] = np.inf
-    one = {name: x if name == "bonus" else x[0] for name, x in arrays.items()}
-    with np.errstate(all="ignore"):
-        for memory in (start, np.asfortranarray(start)):
-            _, after = linattn.gated_step(**one, state=State(memory))
-            np.testing.assert_array_equal(np.isinf(after.s), np.isinf(start))
-        _, end = linattn.gated(**arrays, initial_state=State(start), return_state=True)
+    for memory in (start, np.asfortranarray(start)):
+        _, after = case.one_step(arrays, 0, State(memory))
+        np.testing.assert_array_equal(np.isinf(after.s), np.isinf(start))
+    _, end = case.forward(arrays, initial_state=State(start))
     np.testing.assert_array_equal(np.isinf(end.s), np.isinf(start))
-
-
-def test_gates_have_no_say_in_the_dtype():
-    """As scale has none: a gate is converted to what the tokens are computed in."""
-    case = GATED[1]
-    arrays = case.operands((), 20, d=4, m=3, dtype="float32")
-    wide = {**arrays, "g": arrays["g"].astype("f8"), "bonus": arrays["bonus"].astype("f8")}
-    same(case.named(wide), case.named(arrays))
-    given = {name: x for name, x in wide.items() if name != "grad_out"}
-    out = np.empty_like(arrays["v"])
-    assert linattn.gated(**given, out=out) is out
-    o = linattn.gated(*(given[name] for name in "qkv"), np.zeros(20, int))
-    assert o.dtype == np.float32
 
 
 @each_gated
@@ -67,49 +54,32 @@ def test_a_nan_gate_passes_through(case):
     assert np.isnan(state.s).all()
 
 
-@each_gated
+@each(GATED + GATED_DELTA + DPLR)
 def test_a_reset_begins_anew(case):
-    """After a gate of -inf, or one that leaves nothing, only the tokens from there on count."""
-    bonus = "bonus" in case.letters  # with a bonus the token still reads what was there before
-    n, d = 70, 17
+    """After a gate of -inf, or one that leaves nothing, only the tokens from there on count.
+
+    With a bonus the token still reads what was there before, and DPLR reads before the decay.
+    """
+    n, bonus = 70, "bonus" in case.letters
+    per_token = [x for x in case.letters if case.letters[x][0] == "n"]
     for dtype, value in [("float32", -np.inf), ("float32", -1e30), ("float64", -np.inf)]:
-        arrays, first = (
-            case.operands((), n, d=d, m=9, dtype=dtype),
-            case.state((), d=d, m=9, dtype=dtype),
-        )
-        gates = arrays["g"].copy()
+        sizes = {"d": 17, "m": 9, "dtype": dtype}
+        arrays, first = case.operands((), n, **sizes), case.state((), **sizes)
         for t in (0, 1, 5, 16, 33, 69):
-            arrays["g"] = gates.copy()
-            arrays["g"][t] = value
-            o, end = case.forward(arrays, initial_state=first)
-            alone, last = case.forward(case.rows(arrays, t, n))
-            size = abs(alone).max(initial=0) + abs(last.s).max()
-            allowed = roundings(2 * ROUNDINGS["o"], np.array(size, dtype)) * d**0.5
-            close(o[t + bonus :], alone[bonus:], atol=allowed)
-            close(end.s, last.s, atol=allowed)
-            if t == n - 1:
-                np.testing.assert_array_equal(end.s, np.outer(arrays["k"][t], arrays["v"][t]))
-            grads = case.named(arrays, initial_state=first)
-            assert not grads["dg"][t].any()
-            assert bonus or not (grads["ds"].any() and t == 0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", GATED[::2], ids=str)
-def test_no_decay_is_causal(dtype, case):
-    """With gates of 0 it is the sum, within the rounding of either."""
-    for n, d, m in [(40, 5, 6), (700, 64, 16), (300, 70, 20)]:
-        arrays = case.operands((2,), n, d=d, m=m, dtype=dtype)
-        q, k, v, g, c = arrays.values()
-        options = {"feature_map": "elu", "scale": 0.5}
-        o, state = linattn.gated(q, k, v, 0 * g, **options, return_state=True)
-        grads = linattn.gated_backward(q, k, v, 0 * g, c, **options)
-        options["normalize"] = False
-        plain, end = linattn.causal(q, k, v, **options, return_state=True)
-        close(o, plain, atol=roundings(2 * ROUNDINGS["o"], plain) * n**0.5)
-        close(state.s, end.s, atol=roundings(2 * ROUNDINGS["s"], end.s))
-        for x, y in zip(grads, linattn.causal_backward(q, k, v, c, **options), strict=False):
-            close(x, y, atol=roundings(2 * ROUNDINGS["gradients"], y) * n**0.5)
+            cut = arrays | {x: arrays[x].copy() for x in {"g", "a"} & arrays.keys()}
+            cut["g"][t] = value
+            if "a" in cut:
+                cut["a"][t] = 0
+            whole, rest = case.named(cut, initial_state=first), case.named(case.rows(cut, t, n))
+            late = {"o": whole["o"][t + bonus :], "s": whole["s"]}
+            compare_rules(late, {"o": rest["o"][bonus:], "s": rest["s"]})
+            assert t < n - 1 or np.array_equal(whole["s"], rest["s"])
+            assert not whole["dg"][t].any()
+            assert bonus or t > 0 or not whole["ds"].any()
+            cut["grad_out"] = arrays["grad_out"].copy()
+            cut["grad_out"][: t + bonus] = 0
+            grads = case.named(cut, initial_state=first)
+            assert not any(grads[f"d{x}"][:t].any() for x in per_token)
 
 
 @grid(

@@ -73,8 +73,13 @@ def test_names():
     q, k, v, _ = operands()
     elu = linattn.causal(q, k, v)
     np.testing.assert_array_equal(linattn.causal(q, k, v, feature_map=maps.get("elu")), elu)
-    named = linattn.noncausal(q, k, v, feature_map="dpfp")
-    np.testing.assert_array_equal(linattn.noncausal(q, k, v, feature_map=maps.DPFP()), named)
+    for name, phi in ("dpfp", maps.DPFP()), ("l2norm", maps.L2Norm()):
+        for f, options in (
+            (linattn.causal, {"normalize": False}), (linattn.noncausal, {"normalize": False}),
+            (linattn.delta, {"beta": v[..., 0]}),
+        ):  # fmt: skip
+            named = f(q, k, v, feature_map=name, **options)
+            np.testing.assert_array_equal(f(q, k, v, feature_map=phi, **options), named)
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -150,36 +150,6 @@ def test_scales_that_are_not_finite(packing, bad):
         refuse(operator, ValueError, "initial_state.log_scale", initial_state=given, **packing)
 
 
-@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, 5, N]}])
-def test_gradient_of_a_broadcast_state(packing):
-    """In the state's own shape: the sum of those of its repeats."""
-    arrays = operands("causal_backward", (2, 3))
-    own = (3,) if packing else ()
-    last = state((2, 3, *own))
-    for shapes in product([(), (3,), (2, 1), (1, 1)], repeat=2):
-        s, z, log_scale = (
-            getattr(state((*x, *own)), field)
-            for x, field in zip((*shapes, shapes[0]), State._fields, strict=True)
-        )
-        given = State(s, z, log_scale)
-        cores = (1 + len(own) + 1, 1 + len(own), 1 + len(own))
-        full = State(*(
-            np.broadcast_to(x, (2, 3, *x.shape[x.ndim - core :])).copy()
-            for x, core in zip(given, cores, strict=True)
-        ))  # fmt: skip
-        options = {"grad_state": last, **packing}
-        ds, dz, _ = call("causal_backward", arrays, initial_state=given, **options)[-1]
-        wide = call("causal_backward", arrays, initial_state=full, **options)[-1]
-        assert ds.shape == s.shape
-        assert dz.shape == z.shape
-        for x, y in ((ds, wide.s), (dz, wide.z)):
-            sums = y.reshape(2, 3, *x.shape[x.ndim - (y.ndim - 2) :])
-            lead = x.shape[: x.ndim - (y.ndim - 2)]
-            axes = tuple(i for i, n in enumerate((1,) * (2 - len(lead)) + lead) if n == 1)
-            expected = sums.sum(axes, keepdims=True).reshape(x.shape)
-            close(x, expected, atol=1e-12 * abs(y).max(), rtol=1e-12)
-
-
 def test_a_state_without_scale_holds_plain_sums():
     """Of any size: what it means does not depend on how large its sums are."""
     arrays = operands("causal", ())

@@ -6,6 +6,7 @@ from bounds import FORWARD_MEAN, close, excess, roundings
 from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, exact, operands
 from slow import slow
+from states import assert_close
 
 import linattn
 from linattn import State
@@ -109,23 +110,6 @@ def test_growing_keys():
         assert excess(o, expected, 2.0**-53 * units) <= 1
 
 
-@pytest.mark.parametrize("scale", [1, 30])
-def test_cut_anywhere(scale):
-    q, k, v, _ = operands(300, np.float64, scale)
-    phi = POSITIVE[0]
-    o, end = linattn.causal(q, k, v, feature_map=phi, return_state=True)
-    parts, state = [], None
-    for cut in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 300)):
-        part, state = linattn.causal(
-            *(x[..., cut, :] for x in (q, k, v)),
-            feature_map=phi, initial_state=state, return_state=True,
-        )  # fmt: skip
-        parts.append(part)
-    close(np.concatenate(parts, -2), o, rtol=1e-11, atol=1e-12)
-    for x, y in zip(state, end, strict=True):
-        close(x, y, atol=0, rtol=1e-11)
-
-
 def test_key_lengths_hide_keys():
     q, k, v, _ = operands(100, np.float64, 5.0)
     phi = POSITIVE[1]
@@ -220,20 +204,30 @@ def test_gradient_of_a_state(scale, plain):
         close(difference, (grad[i] * step).sum(), rtol=0, atol=1e-6 * abs(grad[i] * step).sum())
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.5])
+@pytest.mark.parametrize("eps", [0.0, 0.5, 1e-6])
 @pytest.mark.parametrize("scale", [1, 30])
-def test_gradients_through_a_state(scale, eps):
-    """Cut in two, the gradients of the whole come back through grad_state."""
-    q, k, v, g = operands(80, np.float64, scale)
+def test_cut_anywhere(scale, eps):
+    """Outputs and states are those of the whole; its gradients come back through grad_state."""
+    q, k, v, g = operands(300, np.float64, scale)
     options = {"feature_map": POSITIVE[0], "eps": eps}
+    o, end = linattn.causal(q, k, v, return_state=True, **options)
     whole = linattn.causal_backward(q, k, v, g, **options)
-    head, tail = ([x[..., cut, :] for x in (q, k, v, g)] for cut in (slice(50), slice(50, 80)))
-    _, state = linattn.causal(*head[:3], return_state=True, **options)
-    *last, ds = linattn.causal_backward(*tail, initial_state=state, **options)
-    *first, _ = linattn.causal_backward(*head, grad_state=ds, **options)
-    for x, y, z in zip(first, last, whole, strict=True):
-        joined = np.concatenate([x, y], -2)
-        close(joined, z, rtol=1e-8, atol=1e-9 * abs(z).max())
+    outputs, grads, states, ds = [], [], [None], None
+    cuts = [slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 300)]
+    parts = [[x[..., cut, :] for x in (q, k, v, g)] for cut in cuts]
+    for part in parts:
+        y, state = linattn.causal(*part[:3], initial_state=states[-1], return_state=True, **options)
+        outputs.append(y)
+        states.append(state)
+    assert_close(np.concatenate(outputs, -2), o, rtol=1e-11, atol=1e-12)
+    assert_close(states[-1], end, atol=0, rtol=1e-11)
+    zeros = State(*(0 * x for x in end))
+    for part, state in zip(parts[::-1], states[-2::-1], strict=True):
+        some = {} if state is None else {"initial_state": state}
+        *pieces, ds = linattn.causal_backward(*part, grad_state=ds or zeros, **some, **options)
+        grads.insert(0, pieces)
+    for pieces, x in zip(zip(*grads, strict=True), whole, strict=True):
+        close(np.concatenate(pieces, -2), x, rtol=1e-8, atol=1e-9 * abs(x).max())
 
 
 @pytest.mark.parametrize("fields", [("s", "z"), ("s", "z", None)])

@@ -4,6 +4,7 @@ import bounds
 import numpy as np
 import pytest
 from bounds import close_to_largest as close
+from states import assert_same
 
 import linattn
 from linattn import State
@@ -165,8 +166,7 @@ def test_an_input_gate_of_minus_infinity_writes_nothing(bad, normalize):
     np.testing.assert_array_equal(o, expected)
     np.testing.assert_array_equal(state.s, last.s)
     got = linattn.mlstm_backward(q, k, v, i, f, g, normalize=normalize)
-    for x, y in zip(got, wanted, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same(got, wanted)
     close(o, ref.mlstm(q, k, v, i, f, normalize=normalize), np.float64)
     state = draw_state(normalize=normalize)
     o, after = linattn.mlstm_step(q[3], k[3], v[3], i[3], f[3], state, normalize=normalize)

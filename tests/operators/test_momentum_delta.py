@@ -1,11 +1,10 @@
-"""The delta rule with momentum: bits of steps and cuts, special cases, fla's own references."""
+"""The delta rule with momentum: tokens without a key, and fla's own references."""
 
 import numpy as np
 import pytest
 import table
 from bounds import close
 
-import linattn
 from linattn import State
 
 (CASE,) = (x for x in table.CASES if x.name == "momentum_delta")
@@ -20,28 +19,6 @@ def tokens(operands, rows):
 def same(actual, expected):
     """Some roundings of the largest entry."""
     close(actual, expected, atol=table.allowed(actual, expected))
-
-
-def test_without_momentum_it_is_the_gated_delta_rule():
-    """mu = -inf; p = exp(g) k reads the memory after its decay."""
-    operands = CASE.operands((2,), N, d=D, m=M)
-    q, k, v, _, g, mu, beta, eta = tokens(operands, (0, N))
-    p, mu = np.exp(g)[..., None] * k, np.full_like(mu, -np.inf)
-    o, state = linattn.momentum_delta(q, k, v, p, g, mu, beta, eta, return_state=True)
-    want, end = linattn.gated_delta(q, k, v, g, beta * eta, return_state=True)
-    same(o, want)
-    same(state.s, end.s)
-    c = operands["grad_out"]
-    dq, dk, dv, dp, _, dmu, dbeta, deta = linattn.momentum_delta_backward(
-        q, k, v, p, g, mu, beta, eta, c
-    )
-    want = linattn.gated_delta_backward(q, k, v, g, beta * eta, c)
-    for x, y in zip((dq, dv), (want[0], want[2]), strict=True):
-        same(x, y)
-    same(dk + np.exp(g)[..., None] * dp, want[1])
-    same(dbeta, eta * want[4])
-    same(deta, beta * want[4])
-    assert not dmu.any()
 
 
 def test_tokens_without_a_key_keep_the_state():

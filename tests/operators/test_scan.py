@@ -1,6 +1,6 @@
-"""linear_scan and selective_scan against their twins: values, gradients, states, steps, errors.
+"""What scans do alone: the bound of linear_scan, axes that broadcast, dtypes, large results.
 
-Bounds are those of the equations: the twin runs on absolute values, and beside each number carries
+The bound is that of the equation: the twin runs on absolute values, and beside each number carries
 how many roundings of its terms it may be off.
 """
 
@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
-from slow import slow
+from slow import looped, slow
 from states import flat
-from table import ALL, apply
+from table import ALL
 
 import linattn
 from linattn import State, reference
@@ -20,28 +20,15 @@ from linattn._core.gufuncs import ufuncs
 from linattn.reference import scan as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
-SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5), (129, 65, 8)]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LINEAR = next(x for x in ALL if x.name == "linear_scan")
 SELECTIVE = next(x for x in ALL if {"D", "z", "dt_bias"} <= {*x.letters})
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
-
-
-def linear(n=70, m=13, *, dtype="f8", log=False):
-    """a, x, grad_out and a state."""
-    rng = np.random.default_rng([0, n, m])
-    a = -rng.exponential(size=(2, n, m)) if log else rng.uniform(-1, 1, (2, n, m))
-    x, grad_out = rng.standard_normal((2, 2, n, m))
-    state = rng.standard_normal((2, m)).astype(wide(dtype))
-    return *(y.astype(dtype) for y in (a, x, grad_out)), State(state)
 
 
 def wide(dtype):
     """The dtype in which results of a dtype are computed."""
     return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
-
-
-def doubled(x):
-    return apply(lambda y: y.astype("f8"), x)
 
 
 def assert_close(result, expected, dtype, factor):
@@ -55,34 +42,20 @@ def assert_close(result, expected, dtype, factor):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
 @pytest.mark.parametrize(("log", "reverse"), [*product((False, True), repeat=2)])
-def test_linear_scan(log, reverse, dtype):
+def test_bound_of_linear_scan(log, reverse, dtype):
     """h is off by (2 + 2 |log a|) u of |a| |h_before| a token, as the sums of absolutes show."""
-    for n, m, _ in SIZES:
-        a, x, grad_out, state = linear(n, m, dtype=dtype, log=log)
-        options = {"log": log, "reverse": reverse}
-        h, end = linattn.linear_scan(a, x, **options, initial_state=state, return_state=True)
-        exact = ref.linear_scan(
-            *map(doubled, (a, x)), **options, initial_state=doubled(state), return_state=True
-        )
-        decay = np.exp(a.astype("f8")) if log else abs(a.astype("f8"))
-        size, before = ref.linear_scan(
-            decay, abs(x.astype("f8")), reverse=reverse,
-            initial_state=abs(state.s.astype("f8")), return_state=True,
-        )  # fmt: skip
-        steps = 3 + (2 * abs(a.astype("f8")) if log else 0)
-        error = ref.linear_scan(decay, steps * size, reverse=reverse)
-        unit = UNIT[wide(dtype).name]
-        slack = unit * (error + size) + UNIT[np.dtype(dtype).name] * size
-        assert (abs(h.astype("f8") - exact[0]) <= slack).all()
-        assert_close(end, exact[1], dtype, 8 * (n + 1) * (abs(before).max(initial=0) + 1))
-        grads = linattn.linear_scan_backward(
-            a, x, grad_out, **options, initial_state=state, grad_state=state
-        )
-        expected = ref.linear_scan_backward(
-            *map(doubled, (a, x, grad_out)), **options, initial_state=doubled(state),
-            grad_state=doubled(state),
-        )  # fmt: skip
-        assert_close(grads, expected, dtype, 64)
+    case, other = LINEAR._replace(options={"log": log, "reverse": reverse}), {"reverse": reverse}
+    for n, m in [(0, 3), (1, 1), (33, 0), (5, 7), (33, 16), (70, 37), (129, 65)]:
+        arrays = case.operands((2,), n, m=m, dtype=dtype)
+        state = case.state((2,), m=m, dtype=wide(dtype))
+        h = case.call(arrays, initial_state=state)
+        a, x, start = (y.astype("f8") for y in (arrays["a"], arrays["x"], state.s))
+        exact = ref.linear_scan(a, x, log=log, **other, initial_state=start)
+        decay = np.exp(a) if log else abs(a)
+        size = ref.linear_scan(decay, abs(x), **other, initial_state=abs(start))
+        error = ref.linear_scan(decay, (3 + (2 * abs(a) if log else 0)) * size, **other)
+        slack = UNIT[wide(dtype).name] * (error + size) + UNIT[np.dtype(dtype).name] * size
+        assert (abs(h.astype("f8") - exact) <= slack).all()
 
 
 @pytest.mark.parametrize("slow", [1e-3, 1e-4, 1e-5])
@@ -105,38 +78,22 @@ def test_bound_of_slow_decays(slow):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("swapped", [False, True])
-def test_all_axes_of_linear_scan_broadcast(shape, swapped):
+@looped(swapped=[False, True])
+@looped(log=[False, True], reverse=[False, True], phase=[0, 1j])
+def test_all_axes_of_linear_scan_broadcast(shape, swapped, phase, **options):
     rng = np.random.default_rng(0)
-    a, x = rng.uniform(-1, 1, shape), rng.standard_normal((2, 7, 5))
+    a, x, g = (
+        rng.uniform(-1, 1, y) for y in (shape, (2, 7, 5), np.broadcast_shapes(shape, (2, 7, 5)))
+    )
+    a, x, g = (y * np.exp(phase * rng.uniform(-3, 3, y.shape)) for y in (a, x, g))
     a, x = (x, a) if swapped else (a, x)
-    h = linattn.linear_scan(a, x)
-    g = rng.standard_normal(h.shape)
-    close(h, ref.linear_scan(a, x), rtol=1e-12, atol=1e-12)
-    grads = linattn.linear_scan_backward(a, x, g)
-    for y, z in zip(grads, ref.linear_scan_backward(a, x, g), strict=True):
+    h = linattn.linear_scan(a, x, **options)
+    assert h.shape == g.shape
+    close(h, ref.linear_scan(a, x, **options), rtol=1e-12, atol=1e-12)
+    grads = linattn.linear_scan_backward(a, x, g, **options)
+    for y, z in zip(grads, ref.linear_scan_backward(a, x, g, **options), strict=True):
         assert y.shape == z.shape
         close(y, z, rtol=1e-10, atol=1e-10)
-
-
-def test_a_python_number_does_not_change_the_dtype():
-    x = np.ones((3, 2), "f4")
-    h = linattn.linear_scan(0.5, x)
-    assert h.dtype == np.float32
-    np.testing.assert_array_equal(h[:, 0], [1, 1.5, 1.75])
-    da, dx = linattn.linear_scan_backward(0.5, x, x)
-    assert da.shape == () and dx.dtype == np.float32
-    assert da == 2 * (1 + 0.5 + 1.5)
-
-
-def test_reverse_is_the_other_order():
-    a, x, _, state = linear()
-    h, end = linattn.linear_scan(a, x, reverse=True, initial_state=state, return_state=True)
-    turned, last = linattn.linear_scan(
-        a[:, ::-1], x[:, ::-1], initial_state=state, return_state=True
-    )
-    np.testing.assert_array_equal(h, turned[:, ::-1])
-    np.testing.assert_array_equal(end.s, last.s)
 
 
 @pytest.mark.parametrize("where", [linattn, reference], ids=["linattn", "twin"])
@@ -176,6 +133,8 @@ def test_numbers_follow_the_promotion_of_numpy(dtype, number):
     found = linattn.linear_scan(number, x)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+    da, dx = linattn.linear_scan_backward(number, x, x)
+    assert da.shape == () and dx.dtype == linattn.linear_scan_backward(full, x, x)[1].dtype
     h, _ = linattn.linear_scan_step(number, x, State(np.ones(x.shape, wide(expected.dtype))))
     assert h.dtype == expected.dtype
 

@@ -51,7 +51,7 @@ CASES = [
     (*call("momentum_delta", scale=0.5), "sz"),
     (*call("momentum_delta", key_lengths=LENGTHS), "sz"),
     (*call("linear_scan"), "s"),
-    ("linear_scan", (-SCANNED, X), {"log": True}, "s"),
+    ("linear_scan", (-abs(SCANNED), X), {"log": True}, "s"),
     (*call("linear_scan", reverse=True), "s"),
     ("linear_scan", (ROTATIONS, X + 1j * Y), {}, "complex"),
     ("linear_scan", (ROTATIONS, X), {"log": True, "reverse": True}, "complex"),

@@ -11,13 +11,12 @@ from draws import (
     Trial,
     call_of,
     clean,
-    cuts,
     draw_out,
     map_object,
     twin_function,
-    working,
 )
 from draws_operators import KINDS
+from draws_scans import row_of, sequence
 from map_bounds import moved, spread
 from states import flat
 
@@ -118,54 +117,6 @@ def log_decay_units(trial: Trial, expected) -> list:
     return [by_x, by_A, by_bias]
 
 
-def convolution(lot: Lot) -> Trial:
-    """Draw a call on a sequence, forward or backward, or on one token."""
-    kind = lot.pick(("", "", "_backward", "_backward", "_step"))
-    sizes, lead = lot.sizes(*"nc")
-    sizes["w"] = lot.pick((1, 2, 3, 4, 4, 4, 5, 7, 8, 9, 12))
-    core = {"x": "c" if kind == "_step" else "nc", "weight": "cw", "bias": "c", "grad_out": "nc"}
-    names = ["x", "weight", *(["bias"] if lot.chance(0.5) else [])]
-    leads = {x: lot.narrow(lead) for x in names}
-    batch = np.broadcast_shapes(*leads.values())
-    if kind == "_backward":
-        names.append("grad_out")
-        leads["grad_out"] = lot.narrow(batch)
-    lot.repeats = True
-    dtypes = lot.dtypes(names)
-    shapes = {x: (*leads[x], *(sizes[y] for y in core[x])) for x in names}
-    arrays, ways = drawn(lot, {x: (shapes[x], dtypes[x]) for x in names})
-    dtype = result_dtype(*arrays.values())
-    options, state_ways = conv_options(lot, kind, sizes, batch, working(dtype))
-    out = None
-    if not kind and lot.chance(0.5):
-        out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["c"]), dtype)
-    return call_of(
-        lot, f"causal_conv1d{kind}", conv_units, arrays, ways, options, dtype,
-        state_ways=state_ways, out=out,
-    )  # fmt: skip
-
-
-def conv_options(lot, kind, sizes, batch, dtype) -> tuple[dict, dict]:
-    """The activation, packing and states; the states' ways."""
-    options = {"activation": lot.pick((None, "silu"))}
-    core = (sizes["c"], sizes["w"] - 1)
-    keys = {"": ["initial_state"], "_backward": ["initial_state", "grad_state"], "_step": ["state"]}
-    if kind == "_step":
-        options["in_place"] = lot.chance(0.5)
-    elif lot.chance(0.3):
-        options["cu_seqlens"] = cuts(lot, sizes["n"])
-        core = (len(options["cu_seqlens"]) - 1, *core)
-    state_ways = {}
-    for key in keys[kind]:
-        if kind == "_step" or lot.chance(0.4):
-            whole = options.get("in_place", False)
-            state, way = lot.state(batch, core, dtype, normalize=False, whole=whole)
-            options[key], state_ways[key] = state.s, way.s
-    if not kind:
-        options["return_state"] = lot.chance(0.5)
-    return options, state_ways
-
-
 def conv_units(trial: Trial, expected) -> list:
     """The sums with every factor made positive; |silu'| < 1.1, its own error included."""
     sizes = {name: abs(x) for name, x in clean(trial).items()}
@@ -183,6 +134,18 @@ def conv_units(trial: Trial, expected) -> list:
         g = g * (1.1 + twin_function("causal_conv1d")(**sizes, **options))
     result = twin_function(trial.name)(**sizes, grad_out=g, **options, grad_state=last)
     return [4 * (w + 8) * x for x in result]
+
+
+TAPS = (1, 2, 3, 4, 4, 4, 5, 7, 8, 9, 12)
+#: Its state is an array of one token less than it has taps.
+CONVOLUTION = row_of(
+    "causal_conv1d", conv_units, letters="nm", holder=lambda x: x,
+    sizes=lambda lot: {"f": (taps := lot.pick(TAPS)), "d": taps - 1},
+)  # fmt: skip
+
+
+def convolution(lot: Lot) -> Trial:
+    return sequence(lot, {"causal_conv1d": CONVOLUTION})
 
 
 def drawn(lot: Lot, of: dict) -> tuple[dict, dict]:

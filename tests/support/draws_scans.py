@@ -1,4 +1,4 @@
-"""Random calls of scans over channels, and of recurrences that hold a running maximum."""
+"""Random calls of scans, of recurrences with a running maximum, and of what has like operands."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class Row(NamedTuple):
     flags: tuple[str, ...]
     optional: set[str]
     holder: type
+    output: str
     padded: tuple[str, ...] = ()  # operands that are not read past the last key
     broadcast: bool = False  # whether tokens and channels are broadcast as well
     positive: int = 1  # the field that is a sum of positive numbers
+    letters: str = "nmfd"  # sizes that are drawn
+    sizes: Callable = lambda lot: {}  # others
+    values: Callable | None = None  # see `values`
 
 
 def row_of(name: str, bound: Callable, padded: str = "", **more: Any) -> Row:
@@ -39,7 +43,8 @@ def row_of(name: str, bound: Callable, padded: str = "", **more: Any) -> Row:
     )
     fields = tuple(dims for _, dims in registry[name]["state"])
     flags, padding = tuple(r.flags["forward"]), tuple(padded.split())
-    return Row(axes, fields, bound, flags, optional, r.holder, padding, **more)
+    more = {"holder": r.holder, "output": r.layout.output} | more
+    return Row(axes, fields, bound, flags, optional, padded=padding, **more)
 
 
 ROWS = {
@@ -51,17 +56,25 @@ ROWS = {
 
 
 def scan(lot: Lot) -> Trial:
-    """A sequence, its gradients, or a token."""
-    name, end = lot.pick(tuple(ROWS)), lot.pick(("", "", "_backward", "_backward", "_step"))
-    row, (sizes, lead) = ROWS[name], lot.sizes(*"nmfd")
+    return sequence(lot, ROWS)
+
+
+def sequence(lot: Lot, rows: dict[str, Row]) -> Trial:
+    """A sequence, its gradients, or a token, of one of the rows."""
+    name, end = lot.pick(tuple(rows)), lot.pick(("", "", "_backward", "_backward", "_step"))
+    row = rows[name]
+    sizes, lead = lot.sizes(*row.letters)
+    sizes |= row.sizes(lot)
     options = {flag: lot.chance(0.5) for flag in row.flags}
+    if "activation" in options:
+        options["activation"] = lot.pick((None, "silu"))
     if end == "_step":
         sizes["n"] = 1
         options.pop("reverse", None)
     if name == "mlstm":
         options |= {"scale": lot.pick((None, 0.25, -1.0)), "normalize": lot.chance(0.7)}
         options["eps"] = lot.pick((0.0, 0.0, 0.01, 1.0))
-    arrays, ways, batch = operands(lot, name, end, sizes, lead, options)
+    arrays, ways, batch = operands(lot, name, row, end, sizes, lead, options)
     wide = wide_operands(name)
     dtype = result_dtype(*(x for y, x in arrays.items() if y not in wide))
     for x in wide & arrays.keys():  # no rounding on the way in
@@ -71,15 +84,14 @@ def scan(lot: Lot) -> Trial:
     state_ways = states(lot, row, end, batch, sizes, working(dtype), options)
     out = None
     if not end and lot.chance(0.5):
-        out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["m"]), dtype)
+        out = draw_out(lot, arrays.values(), (*batch, *(sizes[x] for x in row.output)), dtype)
     return call_of(
         lot, name + end, row.bound, arrays, ways, options, dtype, state_ways=state_ways, out=out
     )
 
 
-def operands(lot, name, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
+def operands(lot, name, row, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
     """Arrays, their ways, and the leading axes of the call."""
-    row = ROWS[name]
     core = {x: y for x, y in row.operands.items() if x not in row.optional or lot.chance(0.5)}
     if end == "_step":
         core = {x: letters.replace("n", "") for x, letters in core.items()}
@@ -93,7 +105,7 @@ def operands(lot, name, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
         rank = 2 - (end == "_step")
         batch = np.broadcast_shapes(*shapes.values())[:-rank]
     if end == "_backward":
-        shapes["grad_out"] = (*lot.narrow(batch), sizes["n"], sizes["m"])
+        shapes["grad_out"] = (*lot.narrow(batch), *(sizes[x] for x in row.output))
     dtypes = lot.dtypes(shapes)
     if row.broadcast and end == "_backward" and shapes["a"][-2:] != shapes["x"][-2:]:
         dtypes["grad_out"] = DTYPES[0]  # sums over repeats of 16 bits depend on layouts
@@ -102,9 +114,9 @@ def operands(lot, name, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
             dtypes[x] = DTYPES[0]
     lot.repeats = True
     # With -inf for both gates the maximum is -inf, and the twin has NaN for its gradients.
-    holed = lot.pick(("i", "f", "a", "k"))
+    holed, draw = lot.pick(("i", "f", "a", "k")), row.values or values
     pairs = {
-        x: lot.array(shape, dtypes[x], x == "w", values(lot, name, x, options, x == holed))
+        x: lot.array(shape, dtypes[x], x == "w", draw(lot, name, x, options, x == holed))
         for x, shape in shapes.items()
     }
     arrays = {x: y for x, (y, _) in pairs.items()}

@@ -6,11 +6,9 @@ from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
-from draws import Lot, Trial, call_of, draw_out, working
-from draws_scans import row_of, spread_out, states
+from draws import Lot, Trial
+from draws_scans import row_of, sequence
 from rough import Rough, bound, value
-
-from linattn._core.dtypes import result_dtype
 
 twin = import_module("linattn.reference.slstm")  # the function has its name
 
@@ -18,33 +16,10 @@ FAR = 1e-2  # errors of gates to which first order applies
 
 
 def slstm(lot: Lot) -> Trial:
-    """A sequence, its gradients, or a token."""
-    end = lot.pick(("", "", "_backward", "_backward", "_step"))
-    sizes, lead = lot.sizes(*"nd")
-    sizes |= {"g": 4, "h": lot.pick((1, 1, 2, 3))}
-    core = ROW.operands
-    if end == "_step":
-        core, sizes["n"] = {x: y.strip("n") for x, y in core.items()}, 1
-    shapes = {x: (*lot.narrow(lead), *(sizes[y] for y in core[x])) for x in core}
-    batch = np.broadcast_shapes(*(shapes[x][: -len(core[x])] for x in core))
-    if end == "_backward":
-        shapes["grad_out"] = (*lot.narrow(batch), sizes["n"], sizes["h"], sizes["d"])
-    dtypes = lot.dtypes(shapes)
-    pairs = {x: lot.array(shapes[x], dtypes[x], values=_values(lot, x)) for x in shapes}
-    arrays, ways = {x: y for x, (y, _) in pairs.items()}, {x: way for x, (_, way) in pairs.items()}
-    lot.repeats, options, dtype = True, {}, result_dtype(*arrays.values())
-    if end != "_step":
-        spread_out(lot, ROW, arrays, ways, batch, sizes["n"], options)
-    state_ways = states(lot, ROW, end, batch, sizes, working(dtype), options)
-    out = None
-    if not end and lot.chance(0.5):
-        out = draw_out(lot, arrays.values(), (*batch, *(sizes[x] for x in "nhd")), dtype)
-    return call_of(
-        lot, f"slstm{end}", units, arrays, ways, options, dtype, state_ways=state_ways, out=out
-    )
+    return sequence(lot, {"slstm": ROW})
 
 
-def _values(lot: Lot, operand: str):
+def _values(lot: Lot, name, operand: str, options, holes):
     """Gates of any size; recurrent weights whose products with outputs are small or not."""
     rng, size = lot.rng, lot.pick((0.1, 1.0, 1.0, 5.0, 50.0))
     if operand == "R":
@@ -161,4 +136,7 @@ def _over_repeats(x, error, operand):
     return total.sum(axes, keepdims=True)
 
 
-ROW = row_of("slstm", units, positive=2)
+ROW = row_of(
+    "slstm", units, positive=2, letters="nd", values=_values,
+    sizes=lambda lot: {"g": 4, "h": lot.pick((1, 1, 2, 3))},
+)  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from fused_cases import Layer
 from fused_cases import make as make_layer
 from states import flat
-from table import ATTENTION, CASES, COMPLEX, FIRST, RULES
+from table import ALL, ATTENTION, CASES, COMPLEX, FIRST, RULES
 
 import linattn
 from linattn import feature_maps
@@ -49,16 +49,11 @@ def every_call(
     for case in ATTENTION:
         yield from _recurrence(case, lead, n, d, m, dtype)
     q, k, v, g = (normal(*lead, n, x) for x in (d, d, m, m))
-    E, F = normal(n, 5), normal(n, 5)
     out = normal(*lead, n, m)
-    for name, operands, options in (
-        ("noncausal", (q, k, v), {}),
-        ("softmax_attention", (q, k, v), {}),
-        ("softmax_attention", (q, k, v), {"causal": True}),
-        ("linformer", (q, k, v, E, F), {}),
-    ):
-        yield _call(name, *operands, **options, out=out, written=(out,))
-        yield _call(f"{name}_backward", *operands, g, **options)
+    for case in (x for x in ALL if not x.held):
+        *given, grad_out = case.operands(lead, n, s=n, d=d, m=m, dtype=dtype).values()
+        yield _call(case.name, *given, **case.options, out=out, written=(out,))
+        yield _call(f"{case.name}_backward", *given, grad_out, **case.options)
     weight, bias = normal(m, 4), normal(m)
     inputs = normal(*lead, m, 3, dtype=wide)
     conv = {"bias": bias, "activation": "silu"}

@@ -90,25 +90,39 @@ def make(
     sizes = {"f": sizes.get("d", 1), "g": 4, "h": 2} | sizes
     for name, letters in operands.items():
         own = shape(letters, sizes, (leads or {}).get(name, lead))
-        if name in ("dt", "A") or (name == "a" and "q" not in operands):
-            arrays[name] = rng.random(own) * (-1 if name == "A" else 0.9)
-        elif name in ("k", "erase", "a"):
-            arrays[name] = unit(rng.standard_normal(own))
-        elif name == "R":
-            arrays[name] = rng.standard_normal(own) / (2 * max(own[-1], 1) ** 0.5)
-        elif name == "b" and "a" in arrays:
-            arrays[name] = -arrays["a"] * rng.random(own[:-1])[..., None]
-        elif name == "p":
-            arrays[name] = arrays["k"] * rng.random(own[:-1])[..., None]
-        elif name in ("beta", "eta"):
-            arrays[name] = rng.random(own)
-        elif name in ("g", "mu"):
-            arrays[name] = -0.1 * rng.exponential(size=own) if gates is None else gates(rng, own)
-        else:
-            arrays[name] = rng.standard_normal(own)
+        arrays[name] = draw(name, own, rng, arrays, gates or weak)
     if "k" in arrays and not vanishes(feature_map):
         arrays["k"] -= 0.5 * np.log(max(sizes["d"], 1)) + 2  # about exp(k), and so of norm 0.2
     return arrays
+
+
+def weak(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Logarithms of decays that keep most."""
+    return -0.1 * rng.exponential(size=shape)
+
+
+def draw(name: str, shape, rng, arrays: dict, gates, *, log=False) -> np.ndarray:
+    """An operand of this shape after others, such that a memory stays bounded.
+
+    `log` says that the decays of a scan are logarithms.
+    """
+    if name in ("a", "A") and "q" not in arrays:
+        decay = -np.exp(rng.standard_normal(shape))
+        return decay if name == "A" or log else np.sin(decay)
+    if name in ("dt", "dt_bias"):
+        return 0.2 * rng.random(shape)
+    if name in ("k", "erase", "a") and "q" in arrays:
+        return unit(rng.standard_normal(shape))
+    if name == "R":
+        return rng.standard_normal(shape) / (2 * max(shape[-1], 1) ** 0.5)
+    if name in ("b", "p") and {"a", "q"} & arrays.keys():
+        of = -arrays["a"] if name == "b" else arrays["k"]
+        return of * rng.random(shape[:-1])[..., None]
+    if name in ("beta", "eta"):
+        return rng.random(shape)
+    if name in ("g", "mu"):
+        return gates(rng, shape)
+    return rng.exponential(size=shape) if name == "w" else rng.standard_normal(shape)
 
 
 def given(name: str, arrays: dict) -> tuple[tuple, dict]:

@@ -10,7 +10,7 @@ Weights are never negative here (identity gets positive operands, and z is posit
 """
 
 import numpy as np
-from bounds import BACKWARD_MEAN, BACKWARD_SUM, FORWARD_MEAN, FORWARD_SUM, excess
+from bounds import BACKWARD_MEAN, BACKWARD_SUM, FORWARD_MEAN, FORWARD_SUM, close, excess
 from map_bounds import moved, spread
 
 import linattn
@@ -169,3 +169,9 @@ def assert_same(result, expected, what="") -> None:
     for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
         assert x.dtype == y.dtype, f"{what} array {i} has dtype {x.dtype}, not {y.dtype}"
         np.testing.assert_array_equal(x, y, err_msg=f"{what} array {i}")
+
+
+def assert_close(result, expected, atol: float, rtol: float = 0.0) -> None:
+    """`close` for all arrays."""
+    for x, y in zip(flat(result), flat(expected), strict=True):
+        close(x, y, atol=atol, rtol=rtol)

@@ -53,7 +53,7 @@ def _resets(rng, shape):
 
 #: Logarithms of decays; growing ones are of both signs, and the memory stays within e^3 or so.
 GATES = {
-    "weak": lambda rng, shape: -0.1 * rng.exponential(size=shape),
+    "weak": table.weak,
     "strong": lambda rng, shape: -5 * rng.exponential(size=shape),
     "growing": lambda rng, shape: rng.uniform(-0.3, 0.2, shape),
     "resets": _resets,
@@ -132,7 +132,8 @@ class Case(NamedTuple):
         arrays = {}
         for name, letters in self.letters.items():
             shape = *(() if name in SHARED else lead), *(sizes[x] for x in letters)
-            arrays[name] = self._draw(name, shape, rng, gates, arrays)
+            log = self.options.get("log", False)
+            arrays[name] = table.draw(name, shape, rng, arrays, GATES[gates], log=log)
         arrays["grad_out"] = rng.standard_normal((*lead, *(sizes[x] for x in self.output)))
         if self.complex:
             arrays = {name: self._turned(name, x, rng) for name, x in arrays.items()}
@@ -143,28 +144,6 @@ class Case(NamedTuple):
         """Complex numbers of the same magnitudes, or with the same real parts of logarithms."""
         phases = 1j * rng.uniform(-3, 3, x.shape)
         return x + phases if name == "a" and self.options.get("log") else x * np.exp(phases)
-
-    def _draw(self, name, shape, rng, gates, arrays) -> np.ndarray:
-        if name in ("a", "A") and "q" not in self.letters:
-            decay = -np.exp(rng.standard_normal(shape))
-            return decay if name == "A" or self.options.get("log") else np.sin(decay)
-        if name in ("dt", "dt_bias"):
-            return 0.2 * rng.random(shape)
-        if name in ("k", "erase", "a") and "q" in self.letters:
-            return table.unit(rng.standard_normal(shape))
-        if name == "R":
-            return rng.standard_normal(shape) / (2 * max(shape[-1], 1) ** 0.5)
-        if name == "b" and "a" in arrays:
-            return -arrays["a"] * rng.random(shape[:-1])[..., None]
-        if name == "p":
-            return arrays["k"] * rng.random(shape[:-1])[..., None]
-        if name in ("beta", "eta"):
-            return rng.random(shape)
-        if name in ("g", "mu"):
-            return GATES[gates](rng, shape)
-        if name == "w":
-            return rng.exponential(size=shape)
-        return rng.standard_normal(shape)
 
     def rows(self, operands, begin: int, end: int) -> dict[str, np.ndarray]:
         """The operands of tokens [begin, end)."""
@@ -289,6 +268,12 @@ BLOCKS = [
     x._replace(options=x.options | {"block": 3})
     for x in RULES
     if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
+]
+#: The same with a part of a chunk, one, more than one, and more tokens than there are.
+OTHER_BLOCKS = [
+    x._replace(options=x.options | {"block": n})
+    for n in (7, 16, 37, 1000)
+    for x in first_of(BLOCKS)
 ]
 #: Rows whose map is an object: one that rescales as it goes, and features of several numbers.
 MAPPED = [
