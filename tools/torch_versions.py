@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What the tests of linattn.torch import besides PyTorch.
-NEEDED = ["hypothesis", "ml_dtypes", "mpmath", "numpy>=2.1", "pytest>=8", "scipy", "setuptools"]
+NEEDED = ["ml_dtypes", "mpmath", "numpy>=2.1", "pytest>=8", "scipy", "setuptools"]
 TESTS = (
     "tests/torch", "tests/clusters/test_torch_distributed.py",
     "tests/fla/test_functions.py", "tests/fla/test_errors.py",
