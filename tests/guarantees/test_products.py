@@ -292,7 +292,7 @@ def test_layouts_and_places(isa, threads, name, width):
     """ml_dtypes has no other byte order."""
     isa(name)
     for case in first_of(AFFECTED):
-        operands = operands_of(case, 150, width, 3 * width, (3,))
+        operands = operands_of(case, 80, width, 3 * width, (3,))
         run = lambda x, case=case: with_products("bfloat16", lambda: case.results(x))  # noqa: E731
         expected = run(operands)
         for layout in (x for name, x in LAYOUTS.items() if name != "byte_swapped"):
@@ -301,7 +301,7 @@ def test_layouts_and_places(isa, threads, name, width):
         alone = run({x: y[1:2] for x, y in operands.items()})
         assert_same(alone, [x[1:2] for x in expected])
         threads(1)
-    q, k, v, *_ = draw(150, width, 3 * width, (3,))
+    q, k, v, *_ = draw(80, width, 3 * width, (3,))
     with linattn.products("bfloat16"):  # heads that share their keys
         shared = linattn.causal(q, k[:1], v[:1])
         for i in range(3):
