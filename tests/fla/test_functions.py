@@ -1,54 +1,13 @@
 """linattn.torch.fla against a loop over the tokens."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 import torch.nn.functional as F
 from bounds import close
-from fla_cases import CASES, CUTS, B, H, K, T, V, inputs, loop, make, norm, rand, tokens
+from fla_cases import CUTS, B, H, K, T, inputs, loop, make, norm, rand, tokens
+from fla_families import FAMILIES, FORMS
 
 from linattn.torch import fla
-
-EACH = pytest.mark.parametrize("name", CASES)
-FORMS = ("chunk", "fused_recurrent")
-
-
-def call(name, x, form="chunk", **options):
-    names, _, more, _ = CASES[name]
-    named = ("g", "beta") if name == "gated_delta_rule" else ()  # not at one place in both forms
-    given = [x[i] for i in names if i not in named]
-    keywords = {i: x[i] for i in named}
-    return getattr(fla, f"{form}_{name}")(*given, **keywords, **more, **options)
-
-
-def expected(name, x, **options):
-    _, also, _, _ = CASES[name]
-    q, k = (x[i] for i in ("q", "k"))
-    return loop(q, k, x["v"], **also(x), **options)
-
-
-@pytest.mark.parametrize("name", [x for x in CASES if x not in ("delta_rule", "gated_delta_rule",
-                                                                "kda", "rwkv7")])  # fmt: skip
-@pytest.mark.parametrize("cuts", [None, CUTS])
-def test_reverse(name, cuts):
-    """From the last token to the first, sequence by sequence."""
-    x = make(name, batch=1 if cuts else B)
-    more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
-    n = 3 if cuts else B
-    starts = rand(n, H * CASES[name][3], K, V, seed=10)
-    o, s = call(
-        name, x, "fused_recurrent", reverse=True, initial_state=starts, output_final_state=True,
-        **more,
-    )  # fmt: skip
-    for i, (begin, end) in enumerate(pairwise(cuts) if cuts else [(0, T)]):
-        part = {
-            key: y if key in ("u", "g_gamma") else y[:, begin:end].flip(1) for key, y in x.items()
-        }
-        rows = slice(i, i + 1) if cuts else slice(None)
-        alone, state = call(name, part, initial_state=starts[rows], output_final_state=True)
-        close(o[:, begin:end], alone.flip(1), atol=1e-12)
-        close(s[rows], state, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -125,16 +84,16 @@ def test_both_gates_of_the_recurrent_form():
 @pytest.mark.parametrize("name", ["linear_attn", "simple_gla", "retention", "delta_rule"])
 def test_other_forms(name):
     """fused_chunk and parallel forms are the chunk form, the latter without states."""
-    x = make(name)
-    o, s = call(name, x, output_final_state=True)
+    x, run = FAMILIES[name].make(B), FAMILIES[name].run
+    o, s = run("chunk", x, output_final_state=True)
     if name != "delta_rule":
-        again, same = call(name, x, "fused_chunk", output_final_state=True)
+        again, same = run("fused_chunk", x, output_final_state=True)
         assert torch.equal(o, again) and torch.equal(s, same)
     if name != "linear_attn":
-        again, nothing = call(name, x, "parallel")
+        again, nothing = getattr(fla, f"parallel_{name}")(*x.values())
         assert nothing is None and torch.equal(o, again)
         with pytest.raises(NotImplementedError, match=f"parallel_{name}: output_attentions is"):
-            call(name, x, "parallel", output_attentions=True)
+            getattr(fla, f"parallel_{name}")(*x.values(), output_attentions=True)
 
 
 def test_rwkv7_from_its_parts():
