@@ -6,67 +6,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_cases import BETA, EACH_KIND, PHI, SCALED, SHARDED, D, K, N, Q, V, X, compare, draw
+from jax_cases import (
+    BETA,
+    EACH_OPERATOR,
+    PHI,
+    SEQUENCES,
+    D,
+    K,
+    Q,
+    V,
+    X,
+    compare,
+    draw,
+    named,
+    takes,
+)
 from processes import output
-from slow import slow
+from slow import grid, slow
+from table import CASES, COMPLEX
 
 import linattn.jax as la
 from linattn import State
 from linattn.jax import _custom_calls
 
 pytestmark = pytest.mark.usefixtures("wide")
+FEW = "gated_delta", "selective_scan", "mlstm", "softmax_attention"
 
 
-@EACH_KIND
-def test_vmap(name, operands, options):
+@grid(
+    lambda case, option: case.name in FEW and not option,
+    case=EACH_OPERATOR,
+    option=["", "key_lengths"],
+)
+def test_vmap(case, option):
     """Over all operands, and over one alone; gradients by sample."""
-    if "cu_seqlens" in options and name == "causal_conv1d":
-        options = {}
-    run = partial(getattr(la, name), **options)
-    stacked = [np.stack([x, 0.5 * x]) for x in operands]
-    compare(jax.vmap(run)(*stacked),
-            jnp.stack([run(*(x[i] for x in stacked)) for i in range(2)]), 1e-12)  # fmt: skip
-    axes = (0, *(None for _ in operands[1:]))
-    compare(jax.vmap(run, axes)(stacked[0], *operands[1:]),
-            jnp.stack([run(x, *operands[1:]) for x in stacked[0]]), 1e-12)  # fmt: skip
-    grad = jax.grad(lambda *x: run(*x).sum().real)
-    compare(jax.jit(jax.vmap(grad))(*stacked),
-            jnp.stack([grad(*(x[i] for x in stacked)) for i in range(2)]), 1e-11)  # fmt: skip
+    if option and not takes(case, option):
+        return
+    names = named(case, case.operands((2,), 9))
+    stacked = {name: np.stack([x, 0.5 * x]) for name, x in names.items()}
+    rows = [{name: x[i] for name, x in stacked.items()} for i in range(2)]
+
+    def run(given):
+        return case.call(given, la, **{option: SEQUENCES[option]} if option else {})
+
+    def each(f, rows):
+        return jax.tree.map(lambda *x: jnp.stack(x), *map(f, rows))
+
+    compare(jax.vmap(run)(stacked), each(run, rows), 1e-12)
+    first, *_ = names
+    mixed = [names | {first: x} for x in stacked[first]]
+    axes = {name: 0 if name == first else None for name in names}
+    found = jax.vmap(run, (axes,))(names | {first: stacked[first]})
+    compare(found, each(run, mixed), 1e-12)
+    grad = jax.grad(lambda given: run(given).sum().real)
+    compare(jax.jit(jax.vmap(grad))(stacked), each(grad, rows), 1e-11)
+
+
+#: Those that may be cut along the tokens, on each device with a gate a token.
+SHARDED = [
+    x
+    for x in CASES + COMPLEX
+    if x.row.transition
+    and x.letters.get("beta") != "nm"
+    and all(y.startswith("n") for y in x.letters.values() if "n" in y)
+]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
-@pytest.mark.parametrize(
-    ("name", "operands", "options", "state"), [*((*x, None) for x in SHARDED), *SCALED]
-)
-def test_shard_map_over_the_sequence(name, operands, options, state):
-    """On four host devices: outputs and gradients, and states, from one or from none."""
+@pytest.mark.parametrize("case", SHARDED, ids=str)
+def test_shard_map_over_the_sequence(case):
+    """On four host devices: outputs, states and gradients, from a state or from none."""
     mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
-    tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
-    keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
-    static = {x: y for x, y in options.items() if x not in keywords}
-    held = state is not None
-    for names in ((*keywords,), (*keywords, "initial_state"))[: 1 + held]:
+    tokens, shared = jax.sharding.PartitionSpec(None, "seq"), jax.sharding.PartitionSpec()
+    names = named(case, case.operands((2,), 8))
+    parts = {name: tokens if "n" in case.letters[name] else shared for name in names}
+    for states in {}, {"initial_state": case.state((2,))}:
 
-        def call(*x, axis=None, names=names):
-            given = dict(zip(names, x[len(operands) :], strict=True))
-            given |= {"axis_name": axis} if axis else {}
-            return getattr(la, name)(*x[: len(operands)], **static, **given, return_state=held)
+        def call(names, states, **axis):
+            return case.forward(names, la, **states, **axis)
 
-        def loss(f, *x):
-            return (abs(f(*x)[0] if held else f(*x)) ** 2).sum()
+        def loss(f, *given):
+            o, end = f(*given)
+            return (abs(o) ** 2).sum() + sum((abs(x) ** 2).sum() for x in jax.tree.leaves(end))
 
-        every = (*operands, *({**keywords, "initial_state": state}[x] for x in names))
         over = jax.jit(jax.shard_map(
-            partial(call, axis="seq"), mesh=mesh, out_specs=(tokens, shared) if held else tokens,
-            in_specs=tuple(tokens if x is not state and x.shape[2:3] == (N,) else shared
-                           for x in every),
-            check_vma=False,
+            partial(call, axis_name="seq"), mesh=mesh, in_specs=(parts, shared),
+            out_specs=(tokens, shared), check_vma=False,
         ))  # fmt: skip
-        compare(over(*every), call(*every), 1e-12)
-        places = tuple(range(len(every)))
-        compare(jax.grad(partial(loss, over), places)(*every),
-                jax.grad(partial(loss, call), places)(*every), 1e-11)  # fmt: skip
+        compare(over(names, states), call(names, states), 1e-12)
+        compare(*(jax.grad(partial(loss, f), (0, 1))(names, states) for f in (over, call)), 1e-11)
 
 
 @pytest.mark.parametrize(
