@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from operands import OPERANDS, REGISTRY, STEPS, dims, tokens
-from slow import first_of_each, grid
+from slow import grid
 from table import ALL, Case
 
 import linattn
@@ -141,7 +141,6 @@ def outputs(result: Any) -> list[torch.Tensor]:
 
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
-EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
 EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
 #: Quick for a sum, a rule, a scan and gates.

@@ -5,7 +5,7 @@ import torch
 import torch_cases as cases
 from bounds import close
 from slow import slow
-from torch_cases import EACH, EACH_ONCE, ROWS, assert_same, call, leaves, make
+from torch_cases import EACH, ROWS, assert_same, call, leaves, make
 
 import linattn
 import linattn.torch as la
@@ -28,7 +28,7 @@ def _arguments(monkeypatch, row, run):
     return seen
 
 
-#: What torch.library.opcheck looks at; tracing, which takes long, test_compile does as well.
+#: What torch.library.opcheck looks at; tracing both ways takes long.
 CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
 
 
@@ -57,21 +57,6 @@ def test_opcheck(row, checks, monkeypatch):
         if op._schema.is_mutable:
             args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
         torch.library.opcheck(op, tuple(args), test_utils=checks)
-
-
-@pytest.mark.slow
-@EACH_ONCE
-def test_compile(row):
-    """In one graph, forwards and backwards, and again with another length."""
-    compiled = torch.compile(
-        lambda **operands: call(la, row, operands).square().sum(), fullgraph=True,
-        backend="aot_eager", dynamic=True,
-    )  # fmt: skip
-    given, expected = leaves(make(row)), leaves(make(row))
-    compiled(**given).backward()
-    call(la, row, expected).square().sum().backward()
-    for name, x in given.items():
-        close(x.grad, expected[name].grad, atol=1e-13 * float(expected[name].grad.abs().max()))
 
 
 @cases.EACH_KIND_OF_STEP

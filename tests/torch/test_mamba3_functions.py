@@ -159,25 +159,23 @@ def test_angles_of_long_sequences():
     assert abs(angle.item() - expected) <= 2 * math.pi * (turns * eps + 2 * eps)
 
 
+def at(given, place):
+    """The operands of one token, or of those in a slice."""
+    tokens = (0, 1, 2, 8, 10) if len(given) == 11 else (0, 1, 2, 11, 13)
+    return [
+        x[:, place] if i in tokens else x[..., place] if i in (3, 4, 5) else x
+        for i, x in enumerate(given)
+    ]
+
+
 @pytest.mark.parametrize("cut", [1, 4, N - 1])
 def test_cut_sequences_continue(cut):
     given, start = rank_one(), states_of(BATCH)
-    first, second = parts(given, cut)
-    y, *middle = combined(*first, start)
-    z, *end = combined(*second, tuple(middle))
+    y, *middle = combined(*at(given, slice(cut)), start)
+    z, *end = combined(*at(given, slice(cut, None)), tuple(middle))
     expected = combined(*given, start)
     for x, wanted in zip((torch.cat([y, z], 1), *end), expected, strict=True):
         assert agree(x, wanted, torch.float64)
-
-
-def parts(given, cut):
-    """Operands of the tokens before and after a cut."""
-    tokens, numbers = (0, 1, 2, 8, 10), (3, 4, 5)
-    return [
-        [x[:, at] if i in tokens else x[..., at] if i in numbers else x
-         for i, x in enumerate(given)]
-        for at in (slice(cut), slice(cut, None))
-    ]  # fmt: skip
 
 
 def test_cut_sequences_of_more_ranks_continue():
@@ -214,7 +212,7 @@ def test_packed_sequences_stay_apart(bounds):
         if begin == end:
             assert all(torch.equal(x[i], y[0]) for x, y in zip(found[1:], own, strict=True))
             continue
-        y, *states = combined(*parts(parts(given, end)[0], begin)[1], tuple(own))
+        y, *states = combined(*at(given, slice(begin, end)), tuple(own))
         rows.append(y)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
@@ -225,22 +223,10 @@ def test_packed_sequences_of_more_ranks():
     given, bounds = rank_more(batch=1), torch.tensor([0, 4, 5, N])
     found = whole_mimo(*given, cu_seqlens=bounds, return_state=True)
     for i, (begin, end) in enumerate([(0, 4), (4, 5), (5, N)]):
-        own = list(given)
-        for j in (0, 1, 2, 11, 13):
-            own[j] = own[j][:, begin:end]
-        for j in (3, 4, 5):
-            own[j] = own[j][..., begin:end]
-        y, *states = whole_mimo(*own, return_state=True)
+        y, *states = whole_mimo(*at(given, slice(begin, end)), return_state=True)
         assert agree(found[0][:, begin:end], y, torch.float64)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
-
-
-def at_token(given, t):
-    tokens, numbers = (0, 1, 2, 8, 10), (3, 4, 5)
-    return [
-        x[:, t] if i in tokens else x[..., t] if i in numbers else x for i, x in enumerate(given)
-    ]
 
 
 def test_steps_of_rank_one():
@@ -248,7 +234,7 @@ def test_steps_of_rank_one():
     expected = combined(*given, states)
     rows = []
     for t in range(N):
-        y, states = mamba3_siso_step(*at_token(given, t), states)
+        y, states = mamba3_siso_step(*at(given, t), states)
         rows.append(y)
     for x, wanted in zip((torch.stack(rows, 1), *states), expected, strict=True):
         assert agree(x, wanted, torch.float64)

@@ -1,8 +1,6 @@
 """The layers and language models of the stand-in for mamba_ssm: weights, results, generation."""
 
 import itertools
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +19,6 @@ from mamba_layers import (
     moved,
     tokens,
 )
-from processes import output
 
 from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel
 from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig
@@ -254,47 +251,6 @@ def test_sampling():
     assert drawn() == {0} and drawn(top_k=0) == {0, 1, 2, 3} and drawn(top_k=2) == {0, 1}
     assert drawn(top_k=0, top_p=0.6) == {0, 1} and drawn(top_k=9, min_p=0.2) == {0, 1, 2}
     assert drawn(top_k=0, temperature=0.01) == {0}
-
-
-SCRIPT = """
-import torch
-from mamba_ssm import Mamba, Mamba2, Mamba3, MambaLMHeadModel
-from mamba_ssm.modules.mamba3 import Mamba3 as Layer
-from mamba_ssm.ops.cute.mamba3.mamba3_step_fn import mamba3_step_fn
-from mamba_ssm.ops.tilelang.mamba3.mamba3_mimo import mamba3_mimo
-from mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import mamba3_siso_combined
-from mamba_ssm.models.config_mamba import MambaConfig
-from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
-from mamba_ssm.utils.generation import InferenceParams
-from causal_conv1d import causal_conv1d_fn
-from causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states
-
-torch.manual_seed(0)
-ssm_cfg = {"layer": "Mamba2", "headdim": 8}
-config = MambaConfig(d_model=16, n_layer=2, vocab_size=30, ssm_cfg=ssm_cfg)
-model = MambaLMHeadModel(config, device="cpu", dtype=torch.bfloat16)
-tokens = model.generate(
-    input_ids=torch.tensor([[1, 2, 3]]), max_length=9, cg=True, return_dict_in_generate=True,
-    output_scores=True, enable_timing=False, temperature=0.8, top_k=3, top_p=0.9,
-)
-layer = Mamba3(d_model=16, d_state=8, headdim=8, is_mimo=True, mimo_rank=2, dtype=torch.bfloat16)
-y = layer(torch.ones(1, 2, 16, dtype=torch.bfloat16))
-print(tuple(tokens.sequences.shape), Mamba(d_model=8)(torch.ones(1, 2, 8)).shape[-1],
-      Layer is Mamba3, tuple(y.shape))
-"""
-
-
-@pytest.mark.slow
-def test_a_script_runs_unchanged(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    start = (
-        "import linattn.torch, runpy\n"
-        "linattn.torch.install_as('mamba_ssm', 'causal_conv1d')\n"
-        f"runpy.run_path({str(tmp_path / 'script.py')!r}, run_name='__main__')"
-    )
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    printed = output("-c", start, timeout=120, PYTHONPATH=path)
-    assert printed == "(1, 9) 8 True (1, 2, 16)\n"
 
 
 ERRORS = {

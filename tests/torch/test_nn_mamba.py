@@ -32,20 +32,8 @@ def both(own, theirs):
     config = transformers.MambaConfig(hidden_size=E, num_hidden_layers=1, vocab_size=3, **theirs)
     mixer = MambaMixer(config, 0)
     mixer.load_state_dict(layer.state_dict())
+    layer.load_state_dict(mixer.state_dict())
     return layer, mixer
-
-
-@EACH_PAIR
-def test_weights_load_both_ways(own, theirs):
-    layer, mixer = both(own, theirs)
-    again = nn.Mamba(E, **own)
-    again.load_state_dict(mixer.state_dict())
-    for name, x in layer.state_dict().items():
-        assert (
-            torch.equal(again.state_dict()[name], x) and x.shape == mixer.state_dict()[name].shape
-        )
-    x = tokens(dtype=torch.float32)
-    assert torch.equal(again(x), layer(x))
 
 
 @EACH_PAIR
