@@ -18,9 +18,49 @@ def dual(x):
     return forward_ad.make_dual(x, torch.ones_like(x))
 
 
+def forms(row):
+    """Of all tokens, from a state and of one token: a call of its tensors, and these by name."""
+
+    def form(operands, state, **options):
+        def run(given):
+            own = {name: given[f"state.{name}"] for name in state}
+            more = {holder: cases.pack(row, own)} if own else {}
+            o = call(la, row, {name: given[name] for name in operands}, **more, **options)
+            return o[0] if isinstance(o, tuple) else o
+
+        holder = "state" if "step" in options else "initial_state"
+        return run, operands | {f"state.{name}": x for name, x in state.items()}
+
+    operands = make(row)
+    yield form(operands, {})
+    if row.held:
+        yield form(operands, cases.state(row))
+    if row.step:
+        for in_place in (False, True):
+            token = cases.token(row, operands, 0)
+            yield form(token, cases.state(row), step=True, in_place=in_place)
+
+
 @EACH
 def test_tangents_are_refused(row):
-    """Of each operand, with gradients or without, alone and by PyTorch's functions."""
+    """Of each tensor, alone and by PyTorch's functions, and before a state is written."""
+    for run, given in forms(row):
+        before = {name: x.clone() for name, x in given.items()}
+        for name, x in given.items():
+
+            def one(x, run=run, given=given, name=name):
+                return run(given | {name: x})
+
+            with forward_ad.dual_level(), pytest.raises(**REFUSED):
+                one(dual(x))
+            with pytest.raises(**REFUSED):
+                torch.func.jvp(one, (x,), (x,))
+        assert all(torch.equal(given[name], x) for name, x in before.items())
+
+
+@EACH
+def test_tangents_of_operands_are_refused(row):
+    """Where gradients are recorded too, and under other transforms."""
     operands = make(row)
     for name, x in operands.items():
 
@@ -28,62 +68,19 @@ def test_tangents_are_refused(row):
             return call(la, row, operands | {name: x})
 
         with forward_ad.dual_level():
-            for given in (x, x.clone().requires_grad_()):
-                with pytest.raises(**REFUSED):
-                    one(dual(given))
+            with pytest.raises(**REFUSED):
+                one(dual(x.clone().requires_grad_()))
             one(x)  # which has none
-        with pytest.raises(**REFUSED):
-            torch.func.jvp(one, (x,), (x,))
         with pytest.raises(**REFUSED):
             torch.func.jacfwd(one)(x)
         with pytest.raises(**REFUSED):
             torch.func.jvp(lambda x, one=one: torch.vmap(one)(x), (x[None],), (x[None],))
-
-
-@EACH
-def test_tangents_of_gradients_are_refused(row):
-    operands = {name: x.requires_grad_() for name, x in make(row).items()}
+    operands = {name: x.requires_grad_() for name, x in operands.items()}
     o = call(la, row, operands)
     with forward_ad.dual_level(), pytest.raises(**REFUSED):
         torch.autograd.grad(o, list(operands.values()), dual(torch.ones_like(o)))
-    x = operands[next(iter(row.letters))].detach()
-
-    def loss(x):
-        return call(la, row, operands | {next(iter(row.letters)): x}).sum()
-
     with pytest.raises(**REFUSED):
-        torch.func.jacfwd(torch.func.grad(loss))(x)
-
-
-@EACH_RECURRENT
-def test_tangents_of_states_are_refused(row):
-    operands = make(row)
-    for name in cases.state(row):
-        state = cases.state(row)
-        with forward_ad.dual_level(), pytest.raises(**REFUSED):
-            start = cases.pack(row, state | {name: dual(state[name])})
-            call(la, row, operands, initial_state=start)
-
-
-@EACH_STEP
-@pytest.mark.parametrize("in_place", [False, True])
-def test_tangents_of_steps_are_refused(row, in_place):
-    """Before a state is written."""
-    token = cases.token(row, make(row), 0)
-    for name in (*token, *cases.state(row)):
-        state, before = cases.state(row), cases.state(row)
-
-        def one(x, name=name, state=state):
-            given = cases.pack(row, state | {name: x} if name in state else state)
-            return call(la, row, token | {name: x} if name in token else token, step=True,
-                        state=given, in_place=in_place)[0]  # fmt: skip
-
-        x = (token | state)[name]
-        with forward_ad.dual_level(), pytest.raises(**REFUSED):
-            one(dual(x))
-        with pytest.raises(**REFUSED):
-            torch.func.jvp(one, (x,), (x,))
-        assert all(torch.equal(x, before[field]) for field, x in state.items())
+        torch.func.jacfwd(torch.func.grad(lambda x: one(x).sum()))(x.detach())
 
 
 @pytest.mark.parametrize("name", la.feature_maps.NAMES)
