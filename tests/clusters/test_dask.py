@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from block_cases import BETA, CASES, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw, grad_out, states
+from block_cases import BETA, CASES, CAUSAL, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw
 from bounds import close
 from slow import first_of_each, slow
 
@@ -20,10 +20,11 @@ import dask  # noqa: E402
 
 import linattn.dask  # noqa: E402
 
-IDS = [f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES]
 EACH = pytest.mark.parametrize(
-    ("name", "operands", "options", "fields"),
-    first_of_each(CASES, IDS, kind=lambda case: (case[0], "key_lengths" in case[2])),
+    "call",
+    first_of_each(
+        CASES, map(str, CASES), unpack=False, kind=lambda x: (x.name, "key_lengths" in x.options)
+    ),
 )
 
 
@@ -31,11 +32,6 @@ def chunked(x):
     """In two by two chunks of heads, and of 7 tokens."""
     chunks = {4: (1, 2, 7, -1), 3: (1, 2, 7)}
     return da.from_array(x, chunks=chunks[x.ndim]) if x.shape[:2] == (B, H) else x
-
-
-def lazy(name, operands, options, **more):
-    options = {key: chunked(x) if np.ndim(x) > 2 else x for key, x in options.items()}
-    return getattr(linattn.dask, name)(*map(chunked, operands), **options, **more)
 
 
 def leaves(x):
@@ -52,26 +48,21 @@ def same(actual, expected):
 
 
 @EACH
-def test_forward(name, operands, options, fields):
-    o = lazy(name, operands, options)
+def test_forward(call):
+    o = call.run(linattn.dask, chunked)
     assert o.chunks[-1] == (M,) and o.chunks[-2] in ((7, 7, 6), (5,))
-    same(o, getattr(linattn, name)(*operands, **options))
-    if fields:
-        more = {"initial_state": states(fields, name), "return_state": True}
-        same(lazy(name, operands, options, **more),
-             getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
+    same(o, call.run(linattn))
+    if call.state is not None:
+        more = {"initial_state": call.state, "return_state": True}
+        same(call.run(linattn.dask, chunked, **more), call.run(linattn, **more))
 
 
 @EACH
-def test_backward(name, operands, options, fields):
-    grad = grad_out(fields, operands[0].shape[-2])
-    backward = f"{name}_backward"
-    same(lazy(backward, (*operands, grad), options),
-         getattr(linattn, backward)(*operands, grad, **options))  # fmt: skip
-    if fields:
-        more = dict.fromkeys(("initial_state", "grad_state"), states(fields, name))
-        same(lazy(backward, (*operands, grad), options, **more),
-             getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
+def test_backward(call):
+    same(call.gradients(linattn.dask, chunked), call.gradients(linattn))
+    if call.state is not None:
+        more = dict.fromkeys(("initial_state", "grad_state"), call.state)
+        same(call.gradients(linattn.dask, chunked, **more), call.gradients(linattn, **more))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -90,15 +81,16 @@ def test_shared_heads_over_all_keys(shared, normalize):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_dtypes(dtype):
     operands = [x.astype(dtype) for x in (Q, K, V, G, BETA)]
-    o, state = lazy("gated_delta", operands, {"feature_map": "l2norm"}, return_state=True)
+    lazies = [*map(chunked, operands)]
+    o, state = linattn.dask.gated_delta(*lazies, feature_map="l2norm", return_state=True)
     expected, end = linattn.gated_delta(*operands, feature_map="l2norm", return_state=True)
     assert o.dtype == dtype and state.s.dtype == np.float32
     step = 2e-3 if dtype == "float16" else 2e-6
     close(o.compute(), expected, atol=step * abs(expected).max())
     close(state.s.compute(), end.s, atol=2e-6 * abs(end.s).max())
-    for x, y in zip(lazy("delta_backward", (*operands[:3], operands[4], C.astype(dtype)), {}),
-                    linattn.delta_backward(*operands[:3], operands[4], C.astype(dtype)),
-                    strict=True):  # fmt: skip
+    given = *operands[:3], operands[4], C.astype(dtype)
+    grads = linattn.dask.delta_backward(*map(chunked, given))
+    for x, y in zip(grads, linattn.delta_backward(*given), strict=True):
         assert x.dtype == y.dtype
         close(x.compute(), y, atol=step * abs(y).max())
 
@@ -262,7 +254,7 @@ def test_the_same_call_has_the_same_keys():
     others = [
         linattn.causal(q, k, v, eps=0.1), linattn.causal(k, q, v),
         linattn.causal(q, k, v, key_lengths=LENGTHS), linattn.causal(q, k, v, normalize=False),
-        linattn.causal(q, k, v, initial_state=states("sz")), linattn.causal(q, k, v),
+        linattn.causal(q, k, v, initial_state=CAUSAL.state), linattn.causal(q, k, v),
     ]  # fmt: skip
     assert len({x.name for x in (o[0], *others)}) == len(others)
 

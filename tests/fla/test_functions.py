@@ -25,6 +25,8 @@ def test_normalised_linear_attention(form):
                       output_final_state=True)  # fmt: skip
     close(torch.cat([first, second], 1), o, atol=1e-13)
     close(end[1], z, atol=1e-13)
+    with pytest.raises(TypeError, match="initial_state is a tuple of 1; expected a pair"):
+        run(q, k, v, normalize=True, initial_state=(s,))
 
 
 def test_decays_of_heads():
@@ -36,6 +38,27 @@ def test_decays_of_heads():
     close(o, loop(q, k, v)[0], atol=1e-13)
     with pytest.raises(ValueError, match="g and g_gamma are both given"):
         fla.chunk_simple_gla(q, k, v, x["g"], x["g_gamma"])
+
+
+def test_a_bonus_serves_all_heads_of_values():
+    """u [H, K] belongs to heads of keys, also where these are as many as the groups."""
+    q, k, v = tokens(2)
+    q, k, v, u = q[:, :, :2], k[:, :, :2], v[:, :, :4], rand(2, K, seed=5)
+    w = -rand(B, T, 4, K, seed=6).abs()
+    for run in (fla.chunk_rwkv6, fla.fused_recurrent_rwkv6):
+        o, _ = run(q, k, v, w, u, scale=1.0)
+        want, _ = loop(q, k, v, g=w, u=u.repeat_interleave(2, 0), scale=1.0)
+        close(o, want, atol=1e-13 * float(want.abs().max()))
+        for wrong, error in ((None, TypeError), (rand(4, K), ValueError), (rand(K), ValueError)):
+            with pytest.raises(error, match=r"u (is|has shape)"):
+                run(q, k, v, w, wrong)
+
+
+def test_what_changes_nothing():
+    """Sizes that fla's kernels have."""
+    x, run = FAMILIES["simple_gla"].make(B), fla.chunk_simple_gla
+    o, _ = run(*x.values())
+    assert torch.equal(run(*x.values(), chunk_size=32, chunk_indices=None)[0], o)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -127,6 +150,8 @@ def test_convolution(w, cuts, given):
     layer = fla.ShortConvolution(K, w, bias=given, activation=activation, dtype=torch.float64)
     layer.load_state_dict({"weight": weight[:, None]} | ({"bias": bias} if given else {}))
     more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        fla.causal_conv1d(x, weight, activation="relu")
     y, s = layer(x, residual, cache=start, output_final_state=True, **more)
     again, nothing = fla.causal_conv1d(x, weight, bias, residual, start, activation=activation,
                                        **more)  # fmt: skip
