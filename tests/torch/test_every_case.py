@@ -5,13 +5,13 @@ import torch
 from bounds import close
 from slow import each, looped
 from states import flat
-from table import ALL, BLOCKS, CASES, RULES, allowed, apply
+from table import ALL, BLOCKS, CASES, COMPLEX, RULES, allowed, apply
 from tensors import arrays, leaves, tensor_state, tensors
 
 import linattn.torch as lt
 
 EACH = each(ALL + BLOCKS)
-HELD = each(CASES + BLOCKS)
+HELD = each(CASES + BLOCKS + COMPLEX)
 
 
 def assert_same(result, expected):
@@ -63,7 +63,7 @@ def test_gradients_of_a_step(case):
         close(token[name].grad.numpy(), y, atol=allowed(*flat(expected)))
 
 
-@each(RULES + BLOCKS)
+@each(RULES + BLOCKS + COMPLEX)
 def test_packed_sequences(case):
     operands = case.operands((), 9)
     bounds = torch.tensor([0, 4, 4, 9])
