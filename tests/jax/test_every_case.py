@@ -16,6 +16,9 @@ import linattn.jax as la
 
 pytestmark = pytest.mark.usefixtures("wide")
 FIRST = first_of(ALL)
+FEW = "causal", "noncausal", "selective_scan", "causal_conv1d"
+#: Blocks that end after the last token.
+HUGE = [x._replace(options=x.options | {"block": 2**40}) for x in first_of(BLOCKS)]
 
 
 def conjugate(tree):
@@ -23,12 +26,13 @@ def conjugate(tree):
     return jax.tree.map(jnp.conj, tree)
 
 
-def check(case, operands, start, last, **options):
-    """Results and gradients, those of states too, in jit."""
+def check(case, operands, start, last, traced=False, **options):
+    """Results and gradients, those of states too, in jit; options that it knows, or is given."""
     method, states = (case.forward, {"initial_state": start}) if case.held else (case.call, {})
-    names = named(case, operands)
-    run = jax.jit(lambda given, states: method(given, la, **states, **options))
-    result, back = jax.vjp(run, names, states)
+    names, known = named(case, operands), {} if traced else options
+    run = jax.jit(lambda given, states, more: method(given, la, **states, **more, **known))
+    given = options if traced else {}
+    result, back = jax.vjp(lambda x, y: run(x, y, given), names, states)
     expected = method(operands, **states, **options)
     near(result, expected)
     cotangent = (operands["grad_out"], last) if case.held else operands["grad_out"]
@@ -38,7 +42,7 @@ def check(case, operands, start, last, **options):
     near([*(grads[name] for name in case.letters), dstates], expected)
 
 
-@each(ALL + BLOCKS)
+@each(ALL + BLOCKS + HUGE)
 def test_results_and_gradients(case):
     operands = case.operands((2,), 9)
     names = named(case, operands)
@@ -62,11 +66,14 @@ def test_states_and_steps(case):
 
 
 @grid(
-    lambda option, case: case.name in ("causal", "noncausal", "selective_scan", "causal_conv1d"),
+    lambda option, case, traced: (
+        traced if "block" in case.options else case.name in FEW and not traced
+    ),
     option=SEQUENCES,
-    case=EACH_OPERATOR,
+    case=EACH_OPERATOR + first_of(BLOCKS),
+    traced=[False, True],
 )
-def test_lengths(option, case):
+def test_lengths(option, case, traced):
     """Of operands and of states, one for each sequence."""
     if not takes(case, option):
         with pytest.raises(TypeError, match=option):
@@ -74,7 +81,7 @@ def test_lengths(option, case):
         return
     lead = (2, 3) if option == "cu_seqlens" else (2,)
     start, last = (case.state(lead, seed=x) if case.held else None for x in (1, 2))
-    check(case, case.operands((2,), 9), start, last, **{option: SEQUENCES[option]})
+    check(case, case.operands((2,), 9), start, last, traced, **{option: SEQUENCES[option]})
 
 
 @grid(

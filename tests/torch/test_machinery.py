@@ -90,39 +90,26 @@ def test_export(row):
 @pytest.mark.slow
 @EACH
 def test_vmap_and_func_grad(row):
-    """Over the first axis of all, and of each operand alone; gradients by sample."""
+    """Over the first axis of all, and over the last of each operand alone; gradients by sample."""
     batches = [make(row, seed=i) for i in range(3)]
     stacked = {name: torch.stack([x[name] for x in batches]) for name in row.letters}
-
-    def loss(operands):
-        return call(la, row, operands).square().sum()
-
-    def close_to(actual, expected):
-        for name, x in actual.items():
-            close(x, expected[name], atol=1e-12 * (1 + float(expected[name].abs().max())))
-
-    together = torch.vmap(lambda x: call(la, row, x))(stacked)
-    close(together, torch.stack([call(la, row, x) for x in batches]), atol=1e-13, rtol=1e-12)
-    expected = [torch.func.grad(loss)(x) for x in batches]
-    close_to(
-        torch.vmap(torch.func.grad(loss))(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
-    )
-    close_to(
-        torch.func.grad(lambda x: torch.vmap(loss)(x).sum())(stacked),
-        {name: torch.stack([x[name] for x in expected]) for name in row.letters},
-    )
+    samples = [(stacked, dict.fromkeys(row.letters, 0), batches)]
     for name in row.letters:
         mixed = batches[0] | {name: stacked[name].movedim(0, -1)}
         dims = {x: -1 if x == name else None for x in row.letters}
-        each = [batches[0] | {name: x} for x in stacked[name]]
-        close(
-            torch.vmap(lambda x: call(la, row, x), in_dims=(dims,))(mixed),
-            torch.stack([call(la, row, x) for x in each]), atol=1e-13, rtol=1e-12,
-        )  # fmt: skip
-        found = torch.vmap(torch.func.grad(loss), in_dims=(dims,))(mixed)
-        expected = [torch.func.grad(loss)(x) for x in each]
-        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.letters})
+        samples.append((mixed, dims, [batches[0] | {name: x} for x in stacked[name]]))
+
+    def run(operands):
+        return call(la, row, operands)
+
+    grad = torch.func.grad(lambda x: run(x).square().sum())
+    for given, dims, each in samples:
+        found = torch.vmap(run, in_dims=(dims,))(given)
+        close(found, torch.stack([*map(run, each)]), atol=1e-13, rtol=1e-12)
+        found, expected = torch.vmap(grad, in_dims=(dims,))(given), [*map(grad, each)]
+        for x in row.letters:
+            y = torch.stack([z[x] for z in expected])
+            close(found[x], y, atol=1e-12 * (1 + float(y.abs().max())))
 
 
 @pytest.mark.slow

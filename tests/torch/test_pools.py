@@ -6,7 +6,7 @@ import torch
 from fused_cases import LAYERS, make
 from slow import each, slow
 from states import flat
-from table import CASES, FIRST, apply, rows, same
+from table import BLOCKS, CASES, FIRST, apply, first_of, rows, same
 from tensors import arrays, leaves, step, tensor_state, tensors
 
 import linattn.torch
@@ -16,7 +16,7 @@ P, LEAD, N = 7, (3, 2), 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = each(CASES)
+every_case = each(CASES + first_of(BLOCKS))
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
