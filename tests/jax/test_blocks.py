@@ -45,22 +45,6 @@ def test_vmap_and_one_token(case):
     assert case.call({name: x[:, :0] for name, x in names.items()}, la).shape[-2] == 0
 
 
-@EACH
-def test_export(case):
-    """For any number of tokens."""
-    operands = case.operands((2,), N)
-    names = named(case, operands)
-    (n,) = jax.export.symbolic_shape("n")
-    shapes = {
-        name: jax.ShapeDtypeStruct((2, n, *x.shape[2:]), x.dtype) for name, x in names.items()
-    }
-    exported = jax.export.export(
-        jax.jit(lambda x: case.call(x, la)),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("linattn")],
-    )(shapes)
-    np.testing.assert_array_equal(exported.call(names), case.call(names, la))
-
-
 def test_errors():
     x = jnp.ones((N, 4))
     for block, kind, text in (

@@ -23,7 +23,7 @@ from jax_cases import (
 )
 from processes import output
 from slow import grid, slow
-from table import CASES, COMPLEX
+from table import BLOCKS, CASES, COMPLEX, first_of
 
 import linattn.jax as la
 from linattn import State
@@ -116,38 +116,39 @@ def test_shard_map_refuses_states(state):
         whole(Q, K, V)
 
 
-SYMBOLS = {  # a call, and the axes after the heads of what it is given; n is the tokens'
-    "causal": (lambda x: la.causal(x, x, x), ["nd"]),
-    "states": (lambda x: la.causal(x, x, x, return_state=True), ["nd"]),
-    "gradient": (jax.grad(lambda x: la.causal(x, x, x).sum()), ["nd"]),
-    "lengths": (lambda x: la.causal(x, x, x, key_lengths=3), ["nd"]),
-    "packed": (lambda x: la.gated(x, x, x, x, cu_seqlens=[0, 1, 4], return_state=True), ["nd"]),
-    "dpfp": (lambda x: la.causal(x, x, x, feature_map="dpfp"), ["nd"]),
-    "noncausal": (lambda x: la.noncausal(x, x, x, key_lengths=3), ["nd"]),
-    "delta": (lambda x, beta: la.delta(x, x, x, beta), ["nd", "n"]),
-    "gated": (lambda x, s: la.gated(x, x, x, x, initial_state=State(s)), ["nd", "dd"]),
-    "gated_step": (lambda x, s: la.gated_step(x, x, x, x, State(s)), ["d", "dd"]),
-    "gated_delta": (lambda x, g: la.gated_delta(x, x, x, g, g), ["nd", "n"]),
-    "dplr": (lambda x, g: la.dplr(x, x, x, x, x, g), ["nd", "n"]),
-    "softmax": (lambda x: la.softmax_attention(x, x, x), ["nd"]),
-    "linformer": (lambda x: la.linformer(x, x, x, x, x), ["nd"]),
-    "log_decay": (lambda x: la.log_decay(x, x, x), ["nd"]),
-    "convolution": (lambda x: la.causal_conv1d(x, jnp.ones((D, 3)), return_state=True), ["nd"]),
-}
+@grid(
+    lambda case: "block" in case.options,
+    case=[x for x in EACH_OPERATOR if x.name != "linear_scan"] + first_of(BLOCKS),
+)
+def test_sizes_that_are_symbols(case):
+    """As exports have them: of heads, and of tokens; with states, and gradients."""
+    heads, n = jax.export.symbolic_shape("h, n")
+    names = named(case, case.operands((2,), 9, s=9))
+    given = {}
+    for name, x in names.items():
+        lead = x.shape[: x.ndim - len(case.letters[name])]
+        own = zip(case.letters[name], x.shape[len(lead) :], strict=True)
+        sizes = *(heads for _ in lead), *(n if y in "ns" else size for y, size in own)
+        given[name] = jax.ShapeDtypeStruct(sizes, x.dtype)
+
+    def run(names):
+        return (case.forward if case.held else case.call)(names, la)
+
+    checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
+    for f in (run, jax.grad(lambda names: case.call(names, la).sum().real)):
+        whole = jax.export.export(jax.jit(f), disabled_checks=checks)(given)
+        compare(whole.call(names), f(names))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SYMBOLS)
-def test_sizes_that_are_symbols(case):
-    """As exports have them: of heads, and of tokens."""
-    call, axes = SYMBOLS[case]
-    heads, n = jax.export.symbolic_shape("h, n")
-    sizes = {"n": n, "d": D}
-    given = [jax.ShapeDtypeStruct((heads, *(sizes[x] for x in own)), X.dtype) for own in axes]
+@pytest.mark.parametrize("option", [{"key_lengths": 3}, {"cu_seqlens": [0, 1, 4]}], ids=str)
+def test_lengths_of_symbols(option):
+    (n,) = jax.export.symbolic_shape("n")
+    shape, x = jax.ShapeDtypeStruct((2, n, D), X.dtype), abs(draw(2, 4, D))
     checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
-    whole = jax.export.export(jax.jit(call), disabled_checks=checks)(*given)
-    arrays = [abs(draw(2, *({"n": 4, "d": D}[x] for x in own))) for own in axes]
-    compare(whole.call(*arrays), call(*arrays))
+    run = jax.jit(lambda x: la.causal(x, x, x, feature_map="dpfp", return_state=True, **option))
+    whole = jax.export.export(run, disabled_checks=checks)(shape)
+    compare(whole.call(x), run(x))
 
 
 def test_a_state_of_symbols_is_refused():

@@ -38,15 +38,22 @@ def in_pieces(case, operands, **more):
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_bits(case, dtype, requires_grad):
-    """Those of arrays, in pieces too."""
+    """Those of arrays: in pieces, of sequences that go on, and of packed ones."""
     operands = case.operands((2,), N, d=20, m=5, dtype=dtype)
     given = tensors(operands, requires_grad=requires_grad)
-    o, last = case.forward(operands, **EXACT)
-    expected = [o, *flat([last]), last.lost]
-    for result in (case.forward(given, lt, **EXACT), in_pieces(case, given)):
-        assert type(result[1]) is ExactState
-        assert same(all_of(*result), expected)
-        assert not result[1].lost.requires_grad
+    o, state = in_pieces(case, given)
+    assert type(state) is ExactState and not state.lost.requires_grad
+    assert same(all_of(o, state), expected_of(*case.forward(operands, **EXACT)))
+    for more in ({}, {"key_lengths": [3, N]}, {"cu_seqlens": [0, 70, 70, N]}):
+        state = start = None
+        for _ in range(2):
+            o, start = case.forward(operands, initial_state=start, **EXACT, **more)
+            found, state = case.forward(given, lt, initial_state=state, **EXACT, **more)
+            assert same(all_of(found, state), expected_of(o, start))
+
+
+def expected_of(o, state):
+    return [o, *flat([state]), state.lost]
 
 
 @pytest.mark.parametrize("case", CARRIED, ids=str)
@@ -64,17 +71,6 @@ def test_blocks(case, block):
     case = case._replace(options=case.options | {"block": block})
     given = tensors(case.operands((2,), N, d=20, m=5, dtype="float32"))
     assert same(all_of(*in_pieces(case, given)), all_of(*case.forward(given, lt, **EXACT)))
-
-
-@pytest.mark.parametrize("case", CARRIED, ids=str)
-@pytest.mark.parametrize("more", [{"key_lengths": [3, N]}, {"cu_seqlens": [0, 70, 70, N]}], ids=str)
-def test_lengths(case, more):
-    operands = case.operands((2,), N, d=6, m=5, dtype="float32")
-    state = start = None
-    for _ in range(2):
-        o, start = case.forward(operands, initial_state=start, **EXACT, **more)
-        found, state = case.forward(tensors(operands), lt, initial_state=state, **EXACT, **more)
-        assert same(all_of(found, state), [o, *flat([start]), start.lost])
 
 
 @pytest.mark.parametrize("case", CARRIED, ids=str)
