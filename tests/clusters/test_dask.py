@@ -95,8 +95,24 @@ def test_dtypes(dtype):
         close(x.compute(), y, atol=step * abs(y).max())
 
 
-def check_factors(a, x, grad, atol):
-    """A scan of blocks and its gradients; Python's numbers determine no dtype."""
+FACTORS = [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)]
+TURNS = [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j]
+
+
+@pytest.mark.parametrize(
+    ("a", "dtype", "atol"),
+    [*((x, *y) for x in FACTORS for y in (("f8", 1e-12), ("f4", 1e-5), ("f2", 2e-2))),
+     *((x, *y) for x in TURNS for y in (("c8", 1e-5), ("c16", 1e-12)))],
+)  # fmt: skip
+def test_factors_shared_by_tokens_and_channels(a, dtype, atol):
+    """Of a scan of blocks, as all axes broadcast; the gradient of a real operand is real.
+
+    Python's numbers determine no dtype.
+    """
+    x, grad = ((y + 1j * y[::-1] if dtype[0] == "c" else y).astype(dtype) for y in (V, C))
+    if isinstance(a, np.ndarray):
+        a = a / 4 if dtype[0] == "c" else abs(a / 4).clip(0, 0.9)
+        a = a.astype(dtype if np.iscomplexobj(a) else x.real.dtype)
     o = linattn.dask.linear_scan(a, chunked(x))
     assert o.dtype == x.dtype and o.chunks[2] == (7, 7, 6)
     close(o.compute(), linattn.linear_scan(a, x), atol=atol)
@@ -104,14 +120,6 @@ def check_factors(a, x, grad, atol):
     for y, z in zip(back(a, chunked(x), grad), back(a, x, grad), strict=True):
         assert y.dtype == z.dtype and y.shape == z.shape
         close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
-
-
-@pytest.mark.parametrize(("dtype", "atol"), [("f8", 1e-12), ("f4", 1e-5), ("f2", 2e-2)])
-@pytest.mark.parametrize("a", [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)])
-def test_factors_shared_by_tokens_and_channels(a, dtype, atol):
-    """All axes of linear_scan's operands broadcast."""
-    a = a if isinstance(a, float) else abs(a / 4).clip(0, 0.9).astype(dtype)
-    check_factors(a, V.astype(dtype), C.astype(dtype), atol)
 
 
 def test_scans_in_one_chunk():
@@ -128,17 +136,6 @@ def test_scans_in_one_chunk():
             linattn.linear_scan(a, values, reverse=1)
         with pytest.raises(ValueError, match="linear_scan: a has shape"):
             linattn.linear_scan(np.ones(3), values)
-
-
-@pytest.mark.parametrize(("dtype", "atol"), [("c8", 1e-5), ("c16", 1e-12)])
-@pytest.mark.parametrize("a", [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j])
-def test_complex_factors_shared_by_tokens_and_channels(a, dtype, atol):
-    """The gradient of a real operand is real; an operand's gradient is summed over its repeats."""
-    real = np.dtype(dtype).type(0).real.dtype
-    x, grad = ((y + 1j * y[::-1]).astype(dtype) for y in (V, C))
-    if isinstance(a, np.ndarray):
-        a = (a / 4).astype(dtype if np.iscomplexobj(a) else real)
-    check_factors(a, x, grad, atol)
 
 
 def test_the_package_comes_here_by_itself():

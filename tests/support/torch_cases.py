@@ -14,6 +14,7 @@ from slow import grid
 from table import ALL, Case
 
 import linattn
+import linattn.torch
 
 N, D, M, LEAD = 9, 4, 5, (2, 3)
 LENGTHS = torch.tensor([[9, 0, 3], [5, 8, 1]])
@@ -130,6 +131,31 @@ def one_token(name: str) -> tuple[tuple[torch.Tensor, ...], linattn.State]:
     }[name]  # fmt: skip
     state = linattn.State(torch.ones(2, 4, 4), torch.ones(2, 4) if name == "causal" else None)
     return (q, k, v, *more), state
+
+
+def forms(row):
+    """Of all tokens, from a state and of one token: a call of its tensors, and these by name."""
+
+    def form(operands, start, **options):
+        def run(given):
+            own = {name: given[f"state.{name}"] for name in start}
+            more = {holder: pack(row, own)} if own else {}
+            o = call(
+                linattn.torch, row, {name: given[name] for name in operands}, **more, **options
+            )
+            return o[0] if isinstance(o, tuple) else o
+
+        holder = "state" if "step" in options else "initial_state"
+        return run, operands | {f"state.{name}": x for name, x in start.items()}
+
+    operands = make(row)
+    yield form(operands, {})
+    if row.held:
+        yield form(operands, state(row))
+    if row.step:
+        for in_place in (False, True):
+            given = token(row, operands, 0)
+            yield form(given, state(row), step=True, in_place=in_place)
 
 
 def outputs(result: Any) -> list[torch.Tensor]:

@@ -18,33 +18,10 @@ def dual(x):
     return forward_ad.make_dual(x, torch.ones_like(x))
 
 
-def forms(row):
-    """Of all tokens, from a state and of one token: a call of its tensors, and these by name."""
-
-    def form(operands, state, **options):
-        def run(given):
-            own = {name: given[f"state.{name}"] for name in state}
-            more = {holder: cases.pack(row, own)} if own else {}
-            o = call(la, row, {name: given[name] for name in operands}, **more, **options)
-            return o[0] if isinstance(o, tuple) else o
-
-        holder = "state" if "step" in options else "initial_state"
-        return run, operands | {f"state.{name}": x for name, x in state.items()}
-
-    operands = make(row)
-    yield form(operands, {})
-    if row.held:
-        yield form(operands, cases.state(row))
-    if row.step:
-        for in_place in (False, True):
-            token = cases.token(row, operands, 0)
-            yield form(token, cases.state(row), step=True, in_place=in_place)
-
-
 @EACH
 def test_tangents_are_refused(row):
     """Of each tensor, alone and by PyTorch's functions, and before a state is written."""
-    for run, given in forms(row):
+    for run, given in cases.forms(row):
         before = {name: x.clone() for name, x in given.items()}
         for name, x in given.items():
 
