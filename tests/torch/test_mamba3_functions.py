@@ -126,23 +126,6 @@ def test_norm_before_the_gate(flat):
     check(ours, expected, [*rank_more(), weight], torch.float64)
 
 
-@pytest.mark.slow
-def test_gradients_by_differences():
-    """Of all operands and states, for what follows as well as for the results."""
-    given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=2))]
-    states = states_of(1)
-    leaves = [x.detach().requires_grad_() for x in (*given, *states)]
-    assert torch.autograd.gradcheck(partial(with_states, combined), leaves)
-
-
-@pytest.mark.slow
-def test_gradients_of_many_ranks_by_differences():
-    given = [x.detach().requires_grad_() for x in rank_more(batch=1, n=2)]
-    assert torch.autograd.gradcheck(
-        lambda *x: modulo(whole_mimo(*x, return_state=True)), given, atol=1e-6
-    )
-
-
 def test_angles_of_long_sequences():
     """Angles that float32 would sum to a thousand radians keep the roundings of one turn."""
     n, one = 20_000, torch.ones(1, 1, 1)
@@ -323,42 +306,36 @@ def changed(i, x, make=rank_one):
 
 ERRORS = {
     "mamba3_siso_combined: V is None": (TypeError, lambda: mamba3_siso_combined(*changed(2, None))),
-    "ADT has shape (2, 4, 7); expected (2, 4, 11), (batch, nheads, seqlen)": (
-        ValueError, lambda: mamba3_siso_combined(*changed(3, normal(BATCH, HEADS, 7))),
+    "ADT has shape (2, 4, 7); expected (2, 4, 11), (batch, nheads, seqlen)": lambda: (
+        mamba3_siso_combined(*changed(3, normal(BATCH, HEADS, 7)))
     ),
     "mamba3_mimo: Q has shape (2, 11, 3, 8); expected (batch, seqlen, mimo_rank, nheads_qk": (
-        ValueError, lambda: whole_mimo(*changed(0, normal(BATCH, N, RANK, WIDTH), rank_more)),
-    ),
-    "Q has 3 heads; expected a divisor of 4": (
-        ValueError, lambda: mamba3_siso_combined(*rank_one(groups=3)),
-    ),
-    "Angles has 5 numbers a head, and Q 8 channels": (
-        ValueError, lambda: whole_mimo(*rank_more(angles=5)),
-    ),
-    "seqlen is 0": (ValueError, lambda: mamba3_siso_combined(*rank_one(n=0))),
-    "cu_seqlens ends at 9, with batch 1 and seqlen 11": (
         ValueError,
-        lambda: mamba3_siso_combined(*rank_one(batch=1), cu_seqlens=torch.tensor([0, 9])),
+        lambda: whole_mimo(*changed(0, normal(BATCH, N, RANK, WIDTH), rank_more)),
     ),
-    "Input_States is a Tensor; expected a tuple of angles, states, keys, values": (
-        ValueError, lambda: combined(*rank_one(), torch.ones(3)),
+    "Q has 3 heads; expected a divisor of 4": lambda: mamba3_siso_combined(*rank_one(groups=3)),
+    "Angles has 5 numbers a head, and Q 8 channels": lambda: whole_mimo(*rank_more(angles=5)),
+    "seqlen is 0": lambda: mamba3_siso_combined(*rank_one(n=0)),
+    "cu_seqlens ends at 9, with batch 1 and seqlen 11": lambda: mamba3_siso_combined(
+        *rank_one(batch=1), cu_seqlens=torch.tensor([0, 9])
     ),
-    "Input_States, keys has shape (3, 4, 8); expected (2, 4, 8), (sequences, nheads,": (
-        ValueError, lambda: combined(*rank_one(), (*states_of(2)[:2], *states_of(3)[2:])),
+    "Input_States is a Tensor; expected a tuple of angles, states, keys, values": lambda: combined(
+        *rank_one(), torch.ones(3)
     ),
-    "apply_rotary_qk_inference_fwd: dt has shape (1,)": (
-        ValueError,
-        lambda: apply_rotary_qk_inference_fwd(
-            normal(1, 1, 1, 2), normal(1, 1, 1, 2), normal(1, 1, 1), normal(1, 1, 1), normal(1)
-        ),
+    "Input_States, keys has shape (3, 4, 8); expected (2, 4, 8), (sequences, nheads,": lambda: (
+        combined(*rank_one(), (*states_of(2)[:2], *states_of(3)[2:]))
     ),
-    "mamba3_step_fn: out is None": (
-        TypeError, lambda: mamba3_step_fn(
-            *(normal(1, 1, 1, 1) for _ in "sk"), normal(1, 1, 1), normal(1, 1),
-            *(normal(1, 1, 1, 1) for _ in "BC"), normal(1), normal(1, 1, 1),
-            *(normal(1, 1) for _ in "dt"), normal(1, 1, 1),
-        ),
+    "apply_rotary_qk_inference_fwd: dt has shape (1,)": lambda: apply_rotary_qk_inference_fwd(
+        normal(1, 1, 1, 2), normal(1, 1, 1, 2), normal(1, 1, 1), normal(1, 1, 1), normal(1)
     ),
-}  # fmt: skip
+    "mamba3_step_fn: out is None": (TypeError, lambda: mamba3_step_fn(*map(normal_of, STEP))),
+}
+#: The axes of `mamba3_step_fn`'s operands, each of one.
+STEP = (4, 4, 3, 2, 4, 4, 1, 3, 2, 2, 3)
 
-test_errors = errors(ERRORS)
+
+def normal_of(axes):
+    return normal(*(1,) * axes)
+
+
+test_errors = errors(ERRORS, ValueError)

@@ -228,33 +228,29 @@ def test_sampling():
 
 
 ERRORS = {
-    "Mamba: dt_init is 'zero'": (ValueError, lambda: Mamba(8, dt_init="zero")),
+    "Mamba: dt_init is 'zero'": lambda: Mamba(8, dt_init="zero"),
     "Mamba2: process_group is given": (
-        NotImplementedError, lambda: Mamba2(8, headdim=4, process_group=object()),
+        NotImplementedError,
+        lambda: Mamba2(8, headdim=4, process_group=object()),
     ),
-    "Mamba2: d_ssm is 16; expected a multiple of headdim, 5": (
-        ValueError, lambda: Mamba2(8, headdim=5),
+    "Mamba2: d_ssm is 16; expected a multiple of headdim, 5": lambda: Mamba2(8, headdim=5),
+    "ngroups, 3": lambda: Mamba2(8, headdim=4, ngroups=3),
+    "Mamba: layer_idx is None": lambda: Mamba(8)(torch.ones(1, 2, 8), InferenceParams(9, 1)),
+    "states of 2 sequences": lambda: changed_batch(),
+    "hidden_states has shape (2, 2, 16)": lambda: made("Mamba")(
+        tokens(n=2), InferenceParams(9, 2, seqlen_offset=1)
     ),
-    "ngroups, 3": (ValueError, lambda: Mamba2(8, headdim=4, ngroups=3)),
-    "Mamba: layer_idx is None": (
-        ValueError, lambda: Mamba(8)(torch.ones(1, 2, 8), InferenceParams(9, 1)),
-    ),
-    "states of 2 sequences": (ValueError, lambda: changed_batch()),
-    "hidden_states has shape (2, 2, 16)": (
-        ValueError, lambda: made("Mamba")(tokens(n=2), InferenceParams(9, 2, seqlen_offset=1)),
-    ),
-    "cu_seqlens is [0, 1, 2] and seq_idx is None": (
-        ValueError, lambda: made("Mamba2")(tokens(n=2)[:1], cu_seqlens=torch.tensor([0, 1, 2])),
+    "cu_seqlens is [0, 1, 2] and seq_idx is None": lambda: made("Mamba2")(
+        tokens(n=2)[:1], cu_seqlens=torch.tensor([0, 1, 2])
     ),
     "attn_layer_idx has 1": (
         NotImplementedError,
         lambda: MambaLMHeadModel(MambaConfig(8, n_layer=2, vocab_size=8, attn_layer_idx=[1])),
     ),
-    "ssm_cfg['layer'] is 'Mamba4'": (
-        ValueError,
-        lambda: MambaLMHeadModel(MambaConfig(8, vocab_size=8, ssm_cfg={"layer": "Mamba4"})),
+    "ssm_cfg['layer'] is 'Mamba4'": lambda: MambaLMHeadModel(
+        MambaConfig(8, vocab_size=8, ssm_cfg={"layer": "Mamba4"})
     ),
-}  # fmt: skip
+}
 
 
 def changed_batch():
@@ -263,4 +259,4 @@ def changed_batch():
     layer(tokens()[:1], inference_params=state)
 
 
-test_errors = errors(ERRORS)
+test_errors = errors(ERRORS, ValueError)

@@ -112,8 +112,8 @@ def test_the_first_maximum_matters():
 def test_gradients(name):
     tokens, state = operands(states=not name.startswith("parallel"))
     names = [*state]
-    given = [x[:, :, :4].requires_grad_() for x in tokens]
-    given += [x.requires_grad_() for x in state.values()]
+    given = [x[:1, :2, :4].requires_grad_() for x in tokens]  # two heads of one row are enough
+    given += [x[:1, :2].requires_grad_() for x in state.values()]
 
     def run(*x):
         kernel = kernels.get_mlstm_kernel(name)
