@@ -98,6 +98,9 @@ def test_reverse(name, cuts):
         all_near(parts(after), parts(state), 1e-13)
         if begin < stop:
             near(o[:, begin:stop], alone.flip(1), 1e-13)
+    first = [(), (family.nothing(start),)]
+    found, zeros = (family.run("fused_recurrent", x, *y, reverse=True, **more)[0] for y in first)
+    near(found, zeros, 1e-13)
 
 
 @pytest.mark.parametrize("name", [x for x in FAMILIES if FAMILIES[x].by_value])
