@@ -1,7 +1,5 @@
 """What `patch_fla` replaces, when, and how it is put back."""
 
-import os
-import subprocess
 import sys
 import types
 import warnings
@@ -9,6 +7,7 @@ import warnings
 import pytest
 import torch
 from fla_models import build, tokens
+from processes import python
 
 import linattn.torch
 from linattn.torch import patch_fla, patched
@@ -150,14 +149,8 @@ print(sys.argv[1:], __name__, bool(linattn.torch.patched()), "mamba_ssm" in sys.
 """
 
 
-def _run(*arguments, libraries=None, cwd=None):
-    environment = {k: v for k, v in os.environ.items() if k != "LINATTN_PATCH"}
-    if libraries is not None:
-        environment["LINATTN_PATCH"] = libraries
-    return subprocess.run(
-        [sys.executable, "-m", "linattn.torch", *arguments], env=environment, cwd=cwd,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def _run(*arguments, libraries="", cwd=None):
+    return python("-m", "linattn.torch", *arguments, cwd=cwd, LINATTN_PATCH=libraries)
 
 
 def test_a_program_without_a_change(tmp_path):
@@ -171,7 +164,7 @@ def test_a_program_without_a_change(tmp_path):
 
 @pytest.mark.parametrize(
     ("libraries", "message"),
-    [(None, "empty or not set"), ("fla,flash", "LINATTN_PATCH is 'flash'; expected some of")],
+    [("", "empty or not set"), ("fla,flash", "LINATTN_PATCH is 'flash'; expected some of")],
 )
 def test_a_program_and_wrong_names(libraries, message):
     run = _run("program.py", libraries=libraries)

@@ -30,6 +30,12 @@ class Call(NamedTuple):
         shapes = [f"{x}{y.shape}" for x, y in self.operands.items()]
         return "-".join([self.name, *self.options, *shapes])
 
+    @property
+    def for_ranks(self) -> bool:
+        """Whether ranks take it: over all keys, with as many queries and no broadcasts."""
+        leads = {x.shape[:2] for x in self.operands.values()}
+        return self.name != "noncausal" or (leads == {(B, H)} and self.grad.shape[2] == N)
+
     def run(self, module, of=lambda x: x, **more) -> Any:
         """The results; ``of`` is applied to operands, and to options that are arrays."""
         return self._call(module, self.name, self.operands, of, more)
