@@ -88,6 +88,7 @@ def test_contexts():
         assert m.torch_chunk_gated_delta_rule is ours
     assert m.torch_chunk_gated_delta_rule is ours
     again.undo()
+    again.undo()
     assert m.torch_chunk_gated_delta_rule is own
 
 
