@@ -3,13 +3,12 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_cases import EACH_OPERATOR, SEQUENCES, named, near, takes
+from jax_cases import EACH_OPERATOR, SEQUENCES, conjugate, named, near, takes
 from slow import each, grid
 from states import flat
-from table import ALL, BLOCKS, CASES, COMPLEX, first_of
+from table import ALL, BLOCKS, CASES, COMPLEX, covering, first_of
 
 import linattn
 import linattn.jax as la
@@ -19,11 +18,6 @@ FIRST = first_of(ALL)
 FEW = "causal", "noncausal", "selective_scan", "causal_conv1d"
 #: Blocks that end after the last token.
 HUGE = [x._replace(options=x.options | {"block": 2**40}) for x in first_of(BLOCKS)]
-
-
-def conjugate(tree):
-    """JAX's cotangents of complex numbers are the conjugates of the package's."""
-    return jax.tree.map(jnp.conj, tree)
 
 
 def check(case, operands, start, last, traced=False, **options):
@@ -52,7 +46,7 @@ def test_results_and_gradients(case):
     near([grads[name] for name in case.letters], list(case.backward(operands)))
 
 
-@each(CASES + COMPLEX)
+@grid(lambda case: case in [*covering(CASES), COMPLEX[0]], case=CASES + COMPLEX)
 def test_states_and_steps(case):
     operands, (start, last) = case.operands((2,), 9), (case.state((2,), seed=x) for x in (1, 2))
     check(case, operands, start, last)

@@ -18,6 +18,7 @@ from jax_cases import (
     Q,
     V,
     compare,
+    conjugate,
     draw,
     named,
     near,
@@ -33,25 +34,32 @@ from linattn import State
 pytestmark = pytest.mark.usefixtures("wide")
 
 
+FOURIER = {"feature_map": PHI, "normalize": False, "key_lengths": LENGTHS}
 OTHERS = {  # operands that broadcast, and maps; what the table has not
     "causal": ("causal", (Q, K[:, :1], V[0]), {"scale": 0.5, "eps": 0.1}),
     "map": ("causal", (Q, K, V), {"feature_map": "dpfp", "normalize": False}),
-    "object": ("causal", (Q, K, V), {"feature_map": PHI, "normalize": False}),
+    "object": ("causal", (Q, K, V), FOURIER),
     "mlstm": ("mlstm", (Q, K[:, :1], V[0], 2 * G, G), {"eps": 0.1}),
     "wkv": ("wkv", (2 * V, V[0], abs(V[0, 0, 0]), V[0, 0, 1]), {}),
+    "factors": ("linear_scan", (V[0, 0, 0], V), {}),
+    "turns": ("linear_scan", (V[..., :1] * 1j, V * 1j), {"log": True, "reverse": True}),
     "softmax": ("softmax_attention", (Q[..., :5, :], K[0], V), {"scale": 0.3}),
     "gates": ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {}),
     "bound": ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {"lower_bound": -5.0}),
 }
 
 
-@pytest.mark.parametrize("case", ["causal", "gates", *slow(*OTHERS.keys() - {"causal", "gates"})])
+QUICK = "causal", "factors", "gates", "bound", "map", "object"
+
+
+@pytest.mark.parametrize("case", [*QUICK, *slow(*(x for x in OTHERS if x not in QUICK))])
 def test_results_and_gradients(case):
     name, operands, options = OTHERS[case]
     o, back = jax.vjp(jax.jit(partial(getattr(la, name), **options)), *operands)
     near(o, [getattr(linattn, name)(*operands, **options)])
     grad, backward = draw(*o.shape), getattr(linattn, f"{name}_backward")
-    near(back(grad), backward(*operands, grad, **options))
+    found = conjugate(back(conjugate(grad.astype(o.dtype))))
+    near(found, backward(*operands, grad.astype(o.dtype), **options))
 
 
 def test_no_copy():

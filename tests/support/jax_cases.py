@@ -6,6 +6,7 @@ The cases are those of the table; `named` are a case's operands without the cota
 import inspect
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from bounds import close
 from operands import dims, given, make
@@ -34,6 +35,11 @@ def _drawn(name):
 Q, K, V, G, BETA = _drawn("gated_delta")
 X = np.ones((2, 4, 3))
 PHI = linattn.feature_maps.RandomFourierFeatures.sample(D, 6, rng=0)
+
+
+def conjugate(tree):
+    """JAX's cotangents of complex numbers are the conjugates of the package's."""
+    return jax.tree.map(jnp.conj, tree)
 
 
 def named(case, operands):

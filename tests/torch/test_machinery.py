@@ -90,8 +90,7 @@ def test_export(row):
     assert_same(program.module()(operands), call(la, row, operands))
 
 
-@pytest.mark.slow
-@EACH
+@pytest.mark.parametrize("row", [*ROWS[:1], *slow(*ROWS[1:])], ids=str)
 def test_vmap_and_func_grad(row):
     """Over the first axis of all, and over the last of each operand alone; gradients by sample."""
     batches = [make(row, seed=i) for i in range(3)]
