@@ -80,12 +80,12 @@ def broadcast(call: Call, options=None, **operands: np.ndarray) -> Call:
 _SUMS = {"normalize": False, "scale": 0.5}
 CASES = [
     *map(of, _CUT),
+    broadcast(NONCAUSAL, {"key_lengths": LENGTHS, "feature_map": "dpfp"}),
     *(of(x, key_lengths=LENGTHS) for x in first_of(_CUT) if x.name != "linear_scan"),
     broadcast(CAUSAL, {"normalize": False, "feature_map": "dpfp"})._replace(state=None),
     broadcast(CAUSAL, _SUMS, k=K[0])._replace(state=linattn.State(CAUSAL.state.s)),
     broadcast(CAUSAL, k=K[:, :1], v=V[:1]),
     broadcast(CAUSAL, {"scale": 0.5, "eps": 0.1}, k=K[0]),
-    broadcast(NONCAUSAL, {"key_lengths": LENGTHS, "feature_map": "dpfp"}),
     broadcast(NONCAUSAL, _SUMS, q=Q[..., :5, :], k=K[:1])._replace(grad=C[..., :5, :]),
     broadcast(MLSTM, {"eps": 0.1, "key_lengths": LENGTHS}, k=K[:, :1]),
     broadcast(MLSTM, i=3 * MLSTM.operands["i"], f=3 * MLSTM.operands["f"]),
