@@ -20,11 +20,13 @@ import dask  # noqa: E402
 
 import linattn.dask  # noqa: E402
 
+
+def kind_of(call):
+    return call.name, "key_lengths" in call.options, "scale" in call.options
+
+
 EACH = pytest.mark.parametrize(
-    "call",
-    first_of_each(
-        CASES, map(str, CASES), unpack=False, kind=lambda x: (x.name, "key_lengths" in x.options)
-    ),
+    "call", first_of_each(CASES, map(str, CASES), unpack=False, kind=kind_of)
 )
 
 
