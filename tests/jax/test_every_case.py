@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax_cases import EACH_OPERATOR, SEQUENCES, conjugate, named, near, takes
-from slow import each, grid
+from slow import crossed, each, grid
 from states import flat
 from table import ALL, BLOCKS, CASES, COMPLEX, covering, first_of
 
@@ -59,14 +59,17 @@ def test_states_and_steps(case):
         np.testing.assert_array_equal(x, y)
 
 
-@grid(
-    lambda option, case, traced: (
-        traced if "block" in case.options else case.name in FEW and not traced
-    ),
-    option=SEQUENCES,
-    case=EACH_OPERATOR + first_of(BLOCKS),
-    traced=[False, True],
-)
+#: Lengths that a trace is given are checked by it, whatever the operator.
+TRACED = [EACH_OPERATOR[0], *first_of(BLOCKS)]
+
+
+@pytest.mark.parametrize("option", SEQUENCES)
+@pytest.mark.parametrize(
+    ("case", "traced"),
+    [*crossed(lambda case, traced: case.name in FEW, EACH_OPERATOR, [False]),
+     *crossed(lambda case, traced: "block" in case.options, TRACED, [True])],
+    ids=str,
+)  # fmt: skip
 def test_lengths(option, case, traced):
     """Of operands and of states, one for each sequence; NaN behind a length is not read."""
     if not takes(case, option):

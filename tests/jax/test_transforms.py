@@ -23,7 +23,7 @@ from jax_cases import (
 )
 from processes import output
 from slow import grid, slow
-from table import BLOCKS, CASES, COMPLEX, first_of
+from table import BLOCKS, CASES, COMPLEX, covering, first_of
 
 import linattn.jax as la
 from linattn import State
@@ -65,7 +65,7 @@ def test_vmap(case, option):
 #: Those that may be cut along the tokens, on each device with a gate a token.
 SHARDED = [
     x
-    for x in CASES + COMPLEX
+    for x in covering(CASES) + COMPLEX
     if x.row.transition
     and x.letters.get("beta") != "nm"
     and all(y.startswith("n") for y in x.letters.values() if "n" in y)
