@@ -121,7 +121,7 @@ def test_shard_map_refuses_states(state):
     case=[x for x in EACH_OPERATOR if x.name != "linear_scan"] + first_of(BLOCKS),
 )
 def test_sizes_that_are_symbols(case):
-    """As exports have them: of heads, and of tokens; with states, and gradients."""
+    """As exports have them: of heads, and of tokens; with states, and a gradient."""
     heads, n = jax.export.symbolic_shape("h, n")
     names = named(case, case.operands((2,), 9, s=9))
     given = {}
@@ -135,7 +135,8 @@ def test_sizes_that_are_symbols(case):
         return (case.forward if case.held else case.call)(names, la)
 
     checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
-    for f in (run, jax.grad(lambda names: case.call(names, la).sum().real)):
+    grad = jax.grad(lambda names: case.call(names, la).sum())
+    for f in (run, grad)[: 1 + (case.name == "causal")]:
         whole = jax.export.export(jax.jit(f), disabled_checks=checks)(given)
         compare(whole.call(names), f(names))
 
