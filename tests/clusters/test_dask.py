@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from block_cases import BETA, CASES, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw, grad_out, states
+from block_cases import BETA, CASES, CAUSAL, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw
 from bounds import close
 from slow import first_of_each, slow
 
@@ -20,10 +20,13 @@ import dask  # noqa: E402
 
 import linattn.dask  # noqa: E402
 
-IDS = [f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES]
+
+def kind_of(call):
+    return call.name, "key_lengths" in call.options, "scale" in call.options
+
+
 EACH = pytest.mark.parametrize(
-    ("name", "operands", "options", "fields"),
-    first_of_each(CASES, IDS, kind=lambda case: (case[0], "key_lengths" in case[2])),
+    "call", first_of_each(CASES, map(str, CASES), unpack=False, kind=kind_of)
 )
 
 
@@ -31,11 +34,6 @@ def chunked(x):
     """In two by two chunks of heads, and of 7 tokens."""
     chunks = {4: (1, 2, 7, -1), 3: (1, 2, 7)}
     return da.from_array(x, chunks=chunks[x.ndim]) if x.shape[:2] == (B, H) else x
-
-
-def lazy(name, operands, options, **more):
-    options = {key: chunked(x) if np.ndim(x) > 2 else x for key, x in options.items()}
-    return getattr(linattn.dask, name)(*map(chunked, operands), **options, **more)
 
 
 def leaves(x):
@@ -52,26 +50,21 @@ def same(actual, expected):
 
 
 @EACH
-def test_forward(name, operands, options, fields):
-    o = lazy(name, operands, options)
+def test_forward(call):
+    o = call.run(linattn.dask, chunked)
     assert o.chunks[-1] == (M,) and o.chunks[-2] in ((7, 7, 6), (5,))
-    same(o, getattr(linattn, name)(*operands, **options))
-    if fields:
-        more = {"initial_state": states(fields, name), "return_state": True}
-        same(lazy(name, operands, options, **more),
-             getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
+    same(o, call.run(linattn))
+    if call.state is not None:
+        more = {"initial_state": call.state, "return_state": True}
+        same(call.run(linattn.dask, chunked, **more), call.run(linattn, **more))
 
 
 @EACH
-def test_backward(name, operands, options, fields):
-    grad = grad_out(fields, operands[0].shape[-2])
-    backward = f"{name}_backward"
-    same(lazy(backward, (*operands, grad), options),
-         getattr(linattn, backward)(*operands, grad, **options))  # fmt: skip
-    if fields:
-        more = dict.fromkeys(("initial_state", "grad_state"), states(fields, name))
-        same(lazy(backward, (*operands, grad), options, **more),
-             getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
+def test_backward(call):
+    same(call.gradients(linattn.dask, chunked), call.gradients(linattn))
+    if call.state is not None:
+        more = dict.fromkeys(("initial_state", "grad_state"), call.state)
+        same(call.gradients(linattn.dask, chunked, **more), call.gradients(linattn, **more))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -90,21 +83,38 @@ def test_shared_heads_over_all_keys(shared, normalize):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_dtypes(dtype):
     operands = [x.astype(dtype) for x in (Q, K, V, G, BETA)]
-    o, state = lazy("gated_delta", operands, {"feature_map": "l2norm"}, return_state=True)
+    lazies = [*map(chunked, operands)]
+    o, state = linattn.dask.gated_delta(*lazies, feature_map="l2norm", return_state=True)
     expected, end = linattn.gated_delta(*operands, feature_map="l2norm", return_state=True)
     assert o.dtype == dtype and state.s.dtype == np.float32
     step = 2e-3 if dtype == "float16" else 2e-6
     close(o.compute(), expected, atol=step * abs(expected).max())
     close(state.s.compute(), end.s, atol=2e-6 * abs(end.s).max())
-    for x, y in zip(lazy("delta_backward", (*operands[:3], operands[4], C.astype(dtype)), {}),
-                    linattn.delta_backward(*operands[:3], operands[4], C.astype(dtype)),
-                    strict=True):  # fmt: skip
+    given = *operands[:3], operands[4], C.astype(dtype)
+    grads = linattn.dask.delta_backward(*map(chunked, given))
+    for x, y in zip(grads, linattn.delta_backward(*given), strict=True):
         assert x.dtype == y.dtype
         close(x.compute(), y, atol=step * abs(y).max())
 
 
-def check_factors(a, x, grad, atol):
-    """A scan of blocks and its gradients; Python's numbers determine no dtype."""
+FACTORS = [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)]
+TURNS = [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j]
+
+
+@pytest.mark.parametrize(
+    ("a", "dtype", "atol"),
+    [*((x, *y) for x in FACTORS for y in (("f8", 1e-12), ("f4", 1e-5), ("f2", 2e-2))),
+     *((x, *y) for x in TURNS for y in (("c8", 1e-5), ("c16", 1e-12)))],
+)  # fmt: skip
+def test_factors_shared_by_tokens_and_channels(a, dtype, atol):
+    """Of a scan of blocks, as all axes broadcast; the gradient of a real operand is real.
+
+    Python's numbers determine no dtype.
+    """
+    x, grad = ((y + 1j * y[::-1] if dtype[0] == "c" else y).astype(dtype) for y in (V, C))
+    if isinstance(a, np.ndarray):
+        a = a / 4 if dtype[0] == "c" else abs(a / 4).clip(0, 0.9)
+        a = a.astype(dtype if np.iscomplexobj(a) else x.real.dtype)
     o = linattn.dask.linear_scan(a, chunked(x))
     assert o.dtype == x.dtype and o.chunks[2] == (7, 7, 6)
     close(o.compute(), linattn.linear_scan(a, x), atol=atol)
@@ -112,14 +122,6 @@ def check_factors(a, x, grad, atol):
     for y, z in zip(back(a, chunked(x), grad), back(a, x, grad), strict=True):
         assert y.dtype == z.dtype and y.shape == z.shape
         close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
-
-
-@pytest.mark.parametrize(("dtype", "atol"), [("f8", 1e-12), ("f4", 1e-5), ("f2", 2e-2)])
-@pytest.mark.parametrize("a", [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)])
-def test_factors_shared_by_tokens_and_channels(a, dtype, atol):
-    """All axes of linear_scan's operands broadcast."""
-    a = a if isinstance(a, float) else abs(a / 4).clip(0, 0.9).astype(dtype)
-    check_factors(a, V.astype(dtype), C.astype(dtype), atol)
 
 
 def test_scans_in_one_chunk():
@@ -136,17 +138,6 @@ def test_scans_in_one_chunk():
             linattn.linear_scan(a, values, reverse=1)
         with pytest.raises(ValueError, match="linear_scan: a has shape"):
             linattn.linear_scan(np.ones(3), values)
-
-
-@pytest.mark.parametrize(("dtype", "atol"), [("c8", 1e-5), ("c16", 1e-12)])
-@pytest.mark.parametrize("a", [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j])
-def test_complex_factors_shared_by_tokens_and_channels(a, dtype, atol):
-    """The gradient of a real operand is real; an operand's gradient is summed over its repeats."""
-    real = np.dtype(dtype).type(0).real.dtype
-    x, grad = ((y + 1j * y[::-1]).astype(dtype) for y in (V, C))
-    if isinstance(a, np.ndarray):
-        a = (a / 4).astype(dtype if np.iscomplexobj(a) else real)
-    check_factors(a, x, grad, atol)
 
 
 def test_the_package_comes_here_by_itself():
@@ -262,7 +253,7 @@ def test_the_same_call_has_the_same_keys():
     others = [
         linattn.causal(q, k, v, eps=0.1), linattn.causal(k, q, v),
         linattn.causal(q, k, v, key_lengths=LENGTHS), linattn.causal(q, k, v, normalize=False),
-        linattn.causal(q, k, v, initial_state=states("sz")), linattn.causal(q, k, v),
+        linattn.causal(q, k, v, initial_state=CAUSAL.state), linattn.causal(q, k, v),
     ]  # fmt: skip
     assert len({x.name for x in (o[0], *others)}) == len(others)
 
@@ -361,10 +352,7 @@ def test_wrong_chunks_of_gradients_and_tokens():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kills a process of the cluster")
 def test_a_worker_that_dies():
-    """In the middle of a run: another does its work, and no result changes.
-
-    Operands are kept by the workers, which spill all of them to disk.
-    """
+    """In the middle of a run: another does its work, and no result changes."""
     distributed = pytest.importorskip("distributed")
     operands = [np.tile(x, (1, 1, 200, 1)) for x in (Q, K, V)]
     lazies = [da.from_array(x, chunks=(1, 2, 400, -1)) for x in operands]
@@ -374,23 +362,14 @@ def test_a_worker_that_dies():
         return block
 
     expected = linattn.causal_backward(*operands, np.ones_like(operands[2]))
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with (
-        dask.config.set({"distributed.worker.memory.target": 1e-5}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-            memory_limit="2GiB",
-        ) as cluster,
+        distributed.LocalCluster(**options, processes=True) as cluster,
         distributed.Client(cluster) as client,
-    ):  # fmt: skip
+    ):
         assert set(client.run(linattn.get_num_threads).values()) == {1}  # the nanny's share
-        lazies = client.persist(lazies)
-        distributed.wait(lazies)
-        spilled = client.run(lambda dask_worker: dask_worker.data.spilled_total.disk)
-        assert sum(spilled.values()) > sum(x.nbytes for x in operands) / 2
-        grads = linattn.dask.causal_backward(
-            *(x.map_blocks(slow, dtype=x.dtype) for x in lazies), da.ones_like(lazies[2])
-        )
-        future = client.compute(grads)
+        given = [x.map_blocks(slow, dtype=x.dtype) for x in lazies]
+        future = client.compute(linattn.dask.causal_backward(*given, da.ones_like(lazies[2])))
         time.sleep(0.5)
         pids = list(client.run(os.getpid).values())
         os.kill(pids[0], signal.SIGKILL)

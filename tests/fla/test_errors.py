@@ -1,134 +1,158 @@
-"""What linattn.torch.fla refuses, and the errors that say so."""
+"""What the rules of linattn.torch.fla refuse: operands, options and states."""
 
 import pytest
 import torch
-from bounds import close
-from fla_cases import CUTS, B, K, T, V, loop, make, rand, tokens
-
-from linattn.torch import fla
+from fla_cases import CUTS, B, H, K, T, V
+from fla_families import FAMILIES, FORMS
 
 
-def test_keywords_that_cannot_be_honoured():
-    x = make("gated_delta_rule")
-    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
-    with pytest.raises(NotImplementedError, match="cp_context is"):
-        fla.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=object())
-    with pytest.raises(TypeError, match="unexpected keyword nosuch"):
-        fla.chunk_gated_delta_rule(q, k, v, g, beta, nosuch=1)
-    with pytest.raises(TypeError, match="head_first"):
-        fla.chunk_simple_gla(q, k, v, g, head_first=True)
-    with pytest.raises(ValueError, match=r"gv has shape \(2, 11, 3, 5\); expected \(2, 11, 6, 5"):
-        fla.fused_recurrent_gla(q, k, v, gv=v[:, :, :3])
-    with pytest.raises(NotImplementedError, match="return_intermediate_states is True"):
-        fla.chunk_kda(q, k, v, x["gk"], beta, return_intermediate_states=True)
-    with pytest.raises(ValueError, match="lower_bound is None"):
-        fla.chunk_kda(q, k, v, x["gk"], beta, use_gate_in_kernel=True, safe_gate=True,
-                      A_log=torch.zeros(6))  # fmt: skip
-    same = fla.chunk_gated_delta_rule(q, k, v, g, beta, chunk_size=32, chunk_indices=None)[0]
-    assert torch.equal(same, fla.chunk_gated_delta_rule(q, k, v, g, beta)[0])
+def one_head(x):
+    return x[:, :, :1]
 
 
-def test_gates_of_another_rank():
-    """A gate a token is not taken for one a channel, nor the other way around."""
-    x = make("gated_delta_rule")
-    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
-    gk = g[..., None].expand(*g.shape, K)
-    one = q, k, v[:, :, :3]  # as many heads of values as of keys
-    g3, gk3 = g[:, :, :3], gk[:, :, :3]
-    for name, args, argument in [
-        ("chunk_simple_gla", (q, k, v, gk), "g"),
-        ("fused_recurrent_simple_gla", (q, k, v, gk), "g"),
-        ("chunk_gla", (*one, g3), "g"),
-        ("fused_recurrent_gla", (*one, g3), "gk"),
-        ("chunk_gated_delta_rule", (q, k, v, gk, beta), "g"),
-        ("fused_recurrent_gated_delta_rule", (q, k, v, gk), "g"),
-        ("fused_recurrent_gated_delta_rule", (q, k, v, None, g), "gk"),
-        ("fused_recurrent_gated_delta_rule", (q, k, v, gk, gk), "g"),
-        ("chunk_kda", (q, k, v, g, beta), "g"),
-        ("fused_recurrent_kda", (q, k, v, g, beta), "g"),
-        ("chunk_rwkv6", (*one, g3, torch.ones(3, K)), "w"),
-        ("chunk_dplr_delta_rule", (*one, gk3, gk3, g3), "gk"),
-        ("chunk_dplr_delta_rule", (*one, g3, gk3, gk3), "a"),
-    ]:
-        with pytest.raises(ValueError, match=f"{name}: {argument} has shape"):
-            getattr(fla, name)(*args)
+def some_tokens(x):
+    return x[:, :5]
 
 
-def test_a_bonus_serves_all_heads_of_values():
-    """u [H, K] belongs to heads of keys, also where these are as many as the groups."""
-    q, k, v = tokens(2)
-    q, k, v, u = q[:, :, :2], k[:, :, :2], v[:, :, :4], rand(2, K, seed=5)
-    w = -rand(B, T, 4, K, seed=6).abs()
-    for run in (fla.chunk_rwkv6, fla.fused_recurrent_rwkv6):
-        o, _ = run(q, k, v, w, u, scale=1.0)
-        want, _ = loop(q, k, v, g=w, u=u.repeat_interleave(2, 0), scale=1.0)
-        close(o, want, atol=1e-13 * float(want.abs().max()))
-        for wrong, error in ((None, TypeError), (rand(4, K), ValueError), (rand(K), ValueError)):
-            with pytest.raises(error, match=r"u (is|has shape)"):
-                run(q, k, v, w, wrong)
+def last_gone(x):
+    return x[..., 0]
 
 
-def test_first_states_of_another_shape():
-    """They are not broadcast: heads or sequences would share what is one's."""
-    q, k, v = tokens(2)
-    g = -rand(B, T, 6, seed=5).abs()
-    good = rand(B, 6, K, V, seed=7)
-    fla.chunk_simple_gla(q, k, v, g, initial_state=good)
-    fla.chunk_simple_gla(q, k, v, g, initial_state=good.mT, state_v_first=True)
-    for wrong in (good[:1], good[:, :3], good[:, :1], good[0, 0], good.mT):
-        with pytest.raises(ValueError, match=r"initial_state has shape .*, \[N, HV, K, V\]"):
-            fla.chunk_simple_gla(q, k, v, g, initial_state=wrong)
-    with pytest.raises(ValueError, match=r"g_gamma has shape \(11, 6\); expected \(6,\)"):
-        fla.chunk_simple_gla(q, k, v, g_gamma=g[0])
+def twice_the_heads(x):
+    return torch.cat([x, x], 2)
 
 
-def test_what_is_missing():
-    x = make("gated_delta_rule")
-    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
-    for name, args, argument in [
-        ("chunk_delta_rule", (q, k, v, None), "beta"),
-        ("chunk_gated_delta_rule", (q, k, v, None, beta), "g"),
-        ("chunk_gated_delta_rule", (q, k, v, g, None), "beta"),
-        ("chunk_kda", (q, k, v, None, beta), "g"),
-        ("chunk_gla", (q, k, v, None), "g"),
-    ]:
-        with pytest.raises(TypeError, match=f"{name}: {argument} is None; expected a tensor"):
-            getattr(fla, name)(*args)
-    with pytest.raises(TypeError, match="beta is None; expected a tensor"):
-        fla.chunk_gated_delta_rule(q, k, v, g, None, use_beta_sigmoid_in_kernel=True)
+def four_heads(x):
+    return x[:, :, :4]
 
 
-def test_cu_seqlens_as_a_list():
-    x = make("gated_delta_rule", batch=1)
-    args = [x[i] for i in ("q", "k", "v")]
-    for run in (fla.fused_recurrent_simple_gla, fla.fused_recurrent_linear_attn):
-        args[2] = args[2] if run is fla.fused_recurrent_simple_gla else args[2][:, :, :3]
-        given = {"output_final_state": True, "reverse": True}
-        for a, b in zip(
-            run(*args, cu_seqlens=list(CUTS), **given),
-            run(*args, cu_seqlens=torch.tensor(CUTS), **given), strict=True,
-        ):  # fmt: skip
-            assert torch.equal(a, b)
+def by_channel(g):
+    return g[..., None].expand(*g.shape, K)
 
 
-def test_wrong_shapes():
-    x = make("gated_delta_rule")
-    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
-    run = fla.chunk_gated_delta_rule
-    with pytest.raises(ValueError, match=r"q has shape \(11, 3, 4\); expected \[B, T, H, K\]"):
-        run(q[0], k, v, g, beta)
-    with pytest.raises(ValueError, match=r"v has shape .* HV a multiple of 3"):
-        run(q, k, v[:, :, :4], g[:, :, :4], beta[:, :, :4])
-    with pytest.raises(ValueError, match=r"g has shape \(2, 11, 3\); expected \(2, 11, 6\), \["):
-        run(q, k, v, g[:, :, :3], beta)
-    with pytest.raises(ValueError, match="q has a batch of 2; expected 1 with cu_seqlens"):
-        run(q, k, v, g, beta, cu_seqlens=torch.tensor(CUTS))
-    with pytest.raises(ValueError, match="a state for each sequence of cu_seqlens"):
-        run(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=torch.tensor(CUTS),
-            initial_state=torch.zeros(1, 6, K, V))  # fmt: skip
-    with pytest.raises(TypeError, match="initial_state is a tuple of 2; expected a tensor"):
-        run(q, k, v, g, beta, initial_state=(torch.zeros(2, 6, K, V), None))
-    with pytest.raises(TypeError, match="initial_state is a tuple of 1; expected a pair"):
-        fla.chunk_linear_attn(q, k, v[:, :, :3], initial_state=(torch.zeros(2, 3, K, V),))
-    with pytest.raises(ValueError, match="activation is 'relu'"):
-        fla.causal_conv1d(torch.ones(1, 3, 2), torch.ones(2, 2), activation="relu")
+def one_row(x):
+    return x[:1]
+
+
+GDR = "gated_delta_rule"
+START = FAMILIES["simple_gla"].starts(B)
+RAW = {"use_gate_in_kernel": True, "safe_gate": True, "A_log": torch.zeros(2 * H)}
+
+OTHERS = FAMILIES["gsa"].starts(B)
+FUSED = "fused_recurrent"
+#: A rule, its form, operands and options that replace others, by functions of these or as they are,
+#: and the error.
+ERRORS = [
+    *(("simple_gla", x, {"g": by_channel}, ValueError, "g has shape") for x in FORMS),
+    ("gla", "chunk", {"gk": last_gone}, ValueError, "g has shape"),
+    ("gla", FUSED, {"gk": last_gone}, ValueError, "gk has shape"),
+    *((GDR, x, {"g": by_channel}, ValueError, "g has shape") for x in FORMS),
+    (GDR, FUSED, {"g": None, "gk": torch.ones(B, T, 2 * H)}, ValueError, "gk has shape"),
+    (GDR, FUSED, {"g": by_channel, "gk": torch.ones(B, T, 2 * H, K)}, ValueError, "g has shape"),
+    *(("kda", x, {"gk": last_gone}, ValueError, "g has shape") for x in FORMS),
+    ("rwkv6", "chunk", {"w": last_gone}, ValueError, "w has shape"),
+    ("dplr_delta_rule", "chunk", {"gk": last_gone}, ValueError, "gk has shape"),
+    ("dplr_delta_rule", "chunk", {"a": last_gone}, ValueError, "a has shape"),
+    ("delta_rule", "chunk", {"beta": None}, TypeError, "beta is None; expected a tensor"),
+    *((GDR, "chunk", {x: None}, TypeError, f"{x} is None; expected a tensor")
+      for x in ("g", "beta")),
+    *((x, "chunk", {"gk": None}, TypeError, "g is None; expected a tens") for x in ("kda", "gla")),
+    (GDR, "chunk", {"beta": None, "use_beta_sigmoid_in_kernel": True}, TypeError,
+     "beta is None; expected a tensor"),
+    (GDR, "chunk", {"cp_context": object()}, NotImplementedError, "cp_context is"),
+    (GDR, "chunk", {"nosuch": 1}, TypeError, "unexpected keyword nosuch"),
+    ("simple_gla", "chunk", {"head_first": True}, TypeError, ".*head_first"),
+    ("gla", FUSED, {"gv": torch.ones(B, T, 1, V)}, ValueError,
+     r"gv has shape \(2, 11, 1, 5\); expected \(2, 11, 3, 5"),
+    ("kda", "chunk", {"return_intermediate_states": True}, NotImplementedError,
+     "return_intermediate_states is True"),
+    ("kda", "chunk", RAW, ValueError, "lower_bound is None"),
+    *(("simple_gla", "chunk", {"start": x}, ValueError,
+       r"initial_state has shape .*, \[N, HV, K, V\]")
+      for x in (START[:1], START[:, :3], START[:, :1], START[0, 0], START.mT)),
+    ("simple_gla", "chunk", {"g": None, "g_gamma": torch.ones(T, 2 * H)}, ValueError,
+     r"g_gamma has shape \(11, 6\); expected \(6,\)"),
+    (GDR, "chunk", {"q": lambda x: x[0]}, ValueError,
+     r"q has shape \(11, 3, 4\); expected \[B, T, H, K\]"),
+    (GDR, "chunk", dict.fromkeys(("v", "g", "beta"), four_heads), ValueError,
+     "v has shape .* HV a multiple of 3"),
+    (GDR, "chunk", {"g": lambda x: x[:, :, :3]}, ValueError,
+     r"g has shape \(2, 11, 3\); expected \(2, 11, 6\), \["),
+    (GDR, "chunk", {"cu_seqlens": torch.tensor(CUTS)}, ValueError,
+     "q has a batch of 2; expected 1 with cu_seqlens"),
+    (GDR, "chunk", dict.fromkeys(("q", "k", "v", "g", "beta"), one_row)
+     | {"cu_seqlens": torch.tensor(CUTS), "start": START[:1]}, ValueError,
+     ".*a state for each sequence of cu_seqlens"),
+    (GDR, "chunk", {"start": (START, None)}, TypeError,
+     "initial_state is a tuple of 2; expected a tensor"),
+    ("comba", "chunk", {"p": one_head}, ValueError, "p has shape .*H, K"),
+    ("comba", "chunk", {"beta": one_head}, ValueError, "beta has shape .*HV"),
+    ("comba", "chunk", {"g": one_head}, ValueError, "g has shape .*HV"),
+    ("comba", "chunk", {"g": None}, TypeError, "g is None; expected a tensor"),
+    *(("gdn2", FUSED, {x: last_gone}, ValueError, f"{x} has shape") for x in "bwg"),
+    ("gdn2", "chunk", {"cp_context": object()}, NotImplementedError, "cp_context"),
+    ("iplr_delta_rule", "chunk", {"a": last_gone}, ValueError, "a has shape"),
+    ("gated_delta_product", "chunk", {"num_householder": 3}, ValueError,
+     r"k has shape \(2, 22, 3, 4\); expected \(2, 33, 3, 4\)"),
+    ("gated_delta_product", "chunk", {"num_householder": 0}, ValueError,
+     "num_householder is 0; expected a positive integer"),
+    ("gated_delta_product", "chunk", {"g": torch.ones(B, 22, H)}, ValueError, "g has shape"),
+    ("gated_delta_product", "chunk", {"v": some_tokens}, ValueError, "v has shape"),
+    ("gated_oja_rule", "chunk", {"gv": torch.ones(B, 11, 2 * H)}, ValueError, "gv has shape"),
+    ("gated_oja_rule", "chunk", {"head_first": False}, TypeError, "unexpected keyword head_first"),
+    *(("precond_gated_delta_rule", "chunk", {x: lambda x: x[..., :1]}, ValueError,
+       f"{x} has shape") for x in ("g", "g_atk", "beta_atk")),
+    ("precond_gated_delta_rule", "chunk", {"start": (None, torch.zeros(B, 2 * H, K))}, ValueError,
+     r"initial_A_state has shape .*\[N, H, K\]"),
+    ("precond_gated_delta_rule", "chunk", {"log_atk_scale": torch.zeros(2 * H)}, ValueError,
+     "log_atk_scale has shape"),
+    ("precond_kda", FUSED, {"g_atk": None}, TypeError, "g_atk is None"),
+    *(("gsa", "chunk", {x: lambda x: x[:, :3]}, ValueError, f"{x} has shape") for x in "kvsg"),
+    ("abc", "chunk", {"q": lambda x: x[:, :, :2]}, ValueError,
+     "q has 2 heads; expected a multiple of 3"),
+    ("gsa", FUSED, {"start": (OTHERS[0], OTHERS[1].mT)}, ValueError,
+     r"initial_state\[1\] has shape .* \[N, H, M, V\]"),
+    ("gsa", "chunk", {"start": OTHERS[0]}, TypeError, "initial_state is a Tensor; expected a pair"),
+    ("gsa", "chunk", {"head_first": True}, TypeError, "unexpected keyword head_first"),
+    ("gsa", FUSED, {"s": None}, TypeError, "s is None; expected a tensor"),
+    ("lightnet", "chunk", {"v": twice_the_heads}, ValueError, "v has shape"),
+    ("lightnet", "chunk", {"start": (None, OTHERS[0])}, ValueError,
+     r"initial_state\[1\] has shape .*\[N, 1, H, K\]"),
+    *(("mesa_net", "chunk", {x: lambda x: x[..., :2]}, ValueError, f"{x} has shape")
+      for x in ("g", "beta", "lamb")),
+    ("mesa_net", "chunk", {"start": (None, torch.zeros(B, H, V, K))}, ValueError,
+     "h_kv_init has shape"),
+    ("mesa_net", "chunk", {"max_CG_iteration": -1}, ValueError,
+     "max_CG_iteration is -1; expected an integer of at lea"),
+    ("momentum_delta_rule", "chunk", {"p": torch.ones(B, 11, H, V)}, ValueError,
+     r"p has shape .*; expected \(2, 11, 3, 4\), \[B, T, H, K\]"),
+    ("momentum_delta_rule", "chunk", {"log_mu": torch.ones(B, 11, H, K)}, ValueError,
+     r"log_mu has shape .*; expected \(2, 11, 3\), \[B, T, H\]"),
+    ("momentum_delta_rule", "chunk", {"eta": 1.0}, TypeError, "eta is a float; expected a tensor"),
+    ("momentum_delta_rule", "chunk", {"v": twice_the_heads}, ValueError, "v has shape"),
+    ("momentum_delta_rule", "chunk", {"start": torch.ones(B, H, K, V)}, ValueError,
+     r"initial_state has shape .*\[2, N, H, K, V\]"),
+    ("hgrn", FUSED, {"x": lambda x: x[0]}, ValueError,
+     r"x has shape \(11, 7\); expected \[B, T, D\]"),
+    ("hgrn", FUSED, {"g": lambda x: x[..., :2]}, ValueError, "g has shape"),
+    ("hgrn", FUSED, {"cu_seqlens": torch.tensor(CUTS)}, ValueError,
+     "x has a batch of 2; expected 1"),
+    ("hgrn", FUSED, {"start": torch.ones(B, 2)}, ValueError, "initial_state has shape"),
+    ("hgrn", "chunk", {"g": None}, TypeError, "g is None; expected a tensor"),
+    ("based", "parallel", {"k": some_tokens}, ValueError, r"k has shape .*; expected \(2, 11, 3"),
+    ("based", "fused_chunk", {"q": None}, TypeError, "q is None"),
+    ("rebased", "parallel", {"v": twice_the_heads}, ValueError, r"v has shape .*\[B, T, H, V\]"),
+    ("gla, gv ", FUSED, {"gv": last_gone}, ValueError, "gv has shape .*HV, V"),
+    ("gla, gv ", FUSED, {"start": torch.zeros(B, 2 * H, V, K)}, ValueError,
+     r"initial_state has shape .*\[N, HV, K, V\]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "form", "changes", "error", "words"), ERRORS)
+def test_errors(name, form, changes, error, words):
+    family, start = FAMILIES[name], [changes["start"]] if "start" in changes else []
+    x = family.make(B)
+    changed = {y: z(x[y]) if callable(z) else z for y, z in changes.items() if y != "start"}
+    options = {y: z for y, z in changed.items() if y not in x}
+    with pytest.raises(error, match=f"{form}_{name.partition(',')[0]}: {words}"):
+        family.run(form, {y: changed.get(y, z) for y, z in x.items()}, *start, **options)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import fla_package
 import pytest
 import torch
-from fla_cases import CUTS, B, H, K, T
+from fla_cases import CASES, CUTS, B, H, K, T
 from fla_families import FAMILIES, apply, parts
 from fla_twins import near
 
@@ -50,7 +50,7 @@ def test_against_the_twin(name):
             all_near(map(family.fold, found), map(family.fold, expected), of_gradients)
 
 
-@EACH
+@pytest.mark.parametrize("name", [x for x in FAMILIES if FAMILIES[x].packed])
 def test_packed(name):
     """With cu_seqlens, an empty sequence among them, as one by one."""
     family = FAMILIES[name]
@@ -77,6 +77,30 @@ def test_packed(name):
             ):
                 near(o[:, begin:stop], want, tolerances[0])
                 all_near(after, parts(state), tolerances[1])
+
+
+#: Those whose recurrent form also goes from the last token to the first.
+REVERSIBLE = [x for x in CASES if x not in ("delta_rule", "gated_delta_rule", "kda", "rwkv7")]
+
+
+@pytest.mark.parametrize("name", [*REVERSIBLE, "gsa"])
+@pytest.mark.parametrize("cuts", [None, CUTS])
+def test_reverse(name, cuts):
+    """Sequence by sequence."""
+    family = FAMILIES[name]
+    x, start = family.make(1 if cuts else B), family.starts(3 if cuts else B)
+    more = {"cu_seqlens": list(cuts)} if cuts else {}
+    o, end = family.run("fused_recurrent", x, start, reverse=True, output_final_state=True, **more)
+    for i, (begin, stop) in enumerate(pairwise(cuts or (0, T))):
+        own, after = ((family.sequence(y, i) if cuts else y) for y in (start, end))
+        part = {key: y if key in family.whole else y[:, begin:stop].flip(1) for key, y in x.items()}
+        alone, state = family.run("chunk", part, own, output_final_state=True)
+        all_near(parts(after), parts(state), 1e-13)
+        if begin < stop:
+            near(o[:, begin:stop], alone.flip(1), 1e-13)
+    first = [(), (family.nothing(start),)]
+    found, zeros = (family.run("fused_recurrent", x, *y, reverse=True, **more)[0] for y in first)
+    near(found, zeros, 1e-13)
 
 
 @pytest.mark.parametrize("name", [x for x in FAMILIES if FAMILIES[x].by_value])
@@ -127,14 +151,25 @@ def by_head(family, function):
 
     def run(x, _):
         f = getattr(fla_package.naive(family), function)
-        o, state = f(*(y.transpose(1, 2) for y in x.values()))
-        return o.transpose(1, 2), state
+        found = f(*(y.transpose(1, 2) for y in x.values()))
+        o, *state = found if isinstance(found, tuple) else (found,)
+        return o.transpose(1, 2), *state
 
     return run
 
 
 #: fla's own references; of Comba's, the recurrent one reads the decayed state, as no kernel.
 NAIVE = {
+    "gla": naive("gla", "naive_recurrent_gla"),
+    "linear_attn": naive("linear_attn", "naive_recurrent_linear_attn", normalize=False),
+    "simple_gla": naive("simple_gla", "naive_chunk_simple_gla"),
+    "gated_delta_rule": naive("gated_delta_rule", "naive_chunk_gated_delta_rule"),
+    "kda": lambda x, _: fla_package.naive("kda").naive_recurrent_kda(
+        *x.values(), output_final_state=True
+    ),
+    "momentum_delta_rule": naive("momentum_delta_rule", "recurrent_momentum_delta_rule_ref"),
+    "based": by_head("based", "naive_parallel_based"),
+    "rebased": by_head("rebased", "naive_parallel_rebased"),
     "comba": naive("comba", "naive_chunk_comba"),
     "gdn2": naive("gdn2", "naive_recurrent_gdn2"),
     "iplr_delta_rule": by_head("generalized_delta_rule/iplr", "iplr_recurrence"),
@@ -167,11 +202,13 @@ def test_against_fla(name):
     start = apply(torch.Tensor.float, family.starts(B)) if from_states else None
     want, *state = NAIVE[name](x, start)
     first = (start,) if from_states else ()
-    o, end = family.run("chunk", x, *first, output_final_state=True)
+    o, end = family.run(family.forms[0], x, *first, output_final_state=True)
     near(o, want, SINGLE[name][0])
-    ends = [[], []] if name == "abc" else [parts(end), state if state[1:] else parts(state[0])]
+    state = state if state[1:] else parts(*state or [()])
+    ends = [[], []] if name == "abc" else [parts(end), state]
     all_near(*ends, SINGLE[name][1])
-    if name == "precond_gated_delta_rule":  # the reference's gradients are others
+    # The first one's gradients are others there; the second one divides by sums that are near 0.
+    if name in ("precond_gated_delta_rule", "rebased"):
         return
     found, expected = (
         torch.autograd.grad(y.square().sum() + sum(z.sum() for z in states), [*x.values()])

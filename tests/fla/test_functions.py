@@ -1,54 +1,13 @@
 """linattn.torch.fla against a loop over the tokens."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 import torch.nn.functional as F
 from bounds import close
-from fla_cases import CASES, CUTS, B, H, K, T, V, inputs, loop, make, norm, rand, tokens
+from fla_cases import CUTS, B, H, K, T, inputs, loop, make, norm, rand, tokens
+from fla_families import FAMILIES, FORMS
 
 from linattn.torch import fla
-
-EACH = pytest.mark.parametrize("name", CASES)
-FORMS = ("chunk", "fused_recurrent")
-
-
-def call(name, x, form="chunk", **options):
-    names, _, more, _ = CASES[name]
-    named = ("g", "beta") if name == "gated_delta_rule" else ()  # not at one place in both forms
-    given = [x[i] for i in names if i not in named]
-    keywords = {i: x[i] for i in named}
-    return getattr(fla, f"{form}_{name}")(*given, **keywords, **more, **options)
-
-
-def expected(name, x, **options):
-    _, also, _, _ = CASES[name]
-    q, k = (x[i] for i in ("q", "k"))
-    return loop(q, k, x["v"], **also(x), **options)
-
-
-@pytest.mark.parametrize("name", [x for x in CASES if x not in ("delta_rule", "gated_delta_rule",
-                                                                "kda", "rwkv7")])  # fmt: skip
-@pytest.mark.parametrize("cuts", [None, CUTS])
-def test_reverse(name, cuts):
-    """From the last token to the first, sequence by sequence."""
-    x = make(name, batch=1 if cuts else B)
-    more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
-    n = 3 if cuts else B
-    starts = rand(n, H * CASES[name][3], K, V, seed=10)
-    o, s = call(
-        name, x, "fused_recurrent", reverse=True, initial_state=starts, output_final_state=True,
-        **more,
-    )  # fmt: skip
-    for i, (begin, end) in enumerate(pairwise(cuts) if cuts else [(0, T)]):
-        part = {
-            key: y if key in ("u", "g_gamma") else y[:, begin:end].flip(1) for key, y in x.items()
-        }
-        rows = slice(i, i + 1) if cuts else slice(None)
-        alone, state = call(name, part, initial_state=starts[rows], output_final_state=True)
-        close(o[:, begin:end], alone.flip(1), atol=1e-12)
-        close(s[rows], state, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -66,6 +25,8 @@ def test_normalised_linear_attention(form):
                       output_final_state=True)  # fmt: skip
     close(torch.cat([first, second], 1), o, atol=1e-13)
     close(end[1], z, atol=1e-13)
+    with pytest.raises(TypeError, match="initial_state is a tuple of 1; expected a pair"):
+        run(q, k, v, normalize=True, initial_state=(s,))
 
 
 def test_decays_of_heads():
@@ -77,6 +38,27 @@ def test_decays_of_heads():
     close(o, loop(q, k, v)[0], atol=1e-13)
     with pytest.raises(ValueError, match="g and g_gamma are both given"):
         fla.chunk_simple_gla(q, k, v, x["g"], x["g_gamma"])
+
+
+def test_a_bonus_serves_all_heads_of_values():
+    """u [H, K] belongs to heads of keys, also where these are as many as the groups."""
+    q, k, v = tokens(2)
+    q, k, v, u = q[:, :, :2], k[:, :, :2], v[:, :, :4], rand(2, K, seed=5)
+    w = -rand(B, T, 4, K, seed=6).abs()
+    for run in (fla.chunk_rwkv6, fla.fused_recurrent_rwkv6):
+        o, _ = run(q, k, v, w, u, scale=1.0)
+        want, _ = loop(q, k, v, g=w, u=u.repeat_interleave(2, 0), scale=1.0)
+        close(o, want, atol=1e-13 * float(want.abs().max()))
+        for wrong, error in ((None, TypeError), (rand(4, K), ValueError), (rand(K), ValueError)):
+            with pytest.raises(error, match=r"u (is|has shape)"):
+                run(q, k, v, w, wrong)
+
+
+def test_what_changes_nothing():
+    """Sizes that fla's kernels have."""
+    x, run = FAMILIES["simple_gla"].make(B), fla.chunk_simple_gla
+    o, _ = run(*x.values())
+    assert torch.equal(run(*x.values(), chunk_size=32, chunk_indices=None)[0], o)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -125,16 +107,16 @@ def test_both_gates_of_the_recurrent_form():
 @pytest.mark.parametrize("name", ["linear_attn", "simple_gla", "retention", "delta_rule"])
 def test_other_forms(name):
     """fused_chunk and parallel forms are the chunk form, the latter without states."""
-    x = make(name)
-    o, s = call(name, x, output_final_state=True)
+    x, run = FAMILIES[name].make(B), FAMILIES[name].run
+    o, s = run("chunk", x, output_final_state=True)
     if name != "delta_rule":
-        again, same = call(name, x, "fused_chunk", output_final_state=True)
+        again, same = run("fused_chunk", x, output_final_state=True)
         assert torch.equal(o, again) and torch.equal(s, same)
     if name != "linear_attn":
-        again, nothing = call(name, x, "parallel")
+        again, nothing = getattr(fla, f"parallel_{name}")(*x.values())
         assert nothing is None and torch.equal(o, again)
         with pytest.raises(NotImplementedError, match=f"parallel_{name}: output_attentions is"):
-            call(name, x, "parallel", output_attentions=True)
+            getattr(fla, f"parallel_{name}")(*x.values(), output_attentions=True)
 
 
 def test_rwkv7_from_its_parts():
@@ -168,6 +150,8 @@ def test_convolution(w, cuts, given):
     layer = fla.ShortConvolution(K, w, bias=given, activation=activation, dtype=torch.float64)
     layer.load_state_dict({"weight": weight[:, None]} | ({"bias": bias} if given else {}))
     more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        fla.causal_conv1d(x, weight, activation="relu")
     y, s = layer(x, residual, cache=start, output_final_state=True, **more)
     again, nothing = fla.causal_conv1d(x, weight, bias, residual, start, activation=activation,
                                        **more)  # fmt: skip

@@ -1,7 +1,6 @@
 """What single rules of linattn.torch.fla take besides: options, gates, forms, compiled calls."""
 
 import importlib
-from itertools import pairwise
 
 import fla_package
 import fla_twins as twins
@@ -138,23 +137,6 @@ def test_an_empty_sequence_of_lightnet():
         assert torch.autograd.grad(y.sum(), x["k"])[0].isfinite().all()
 
 
-@pytest.mark.parametrize("cuts", [None, CUTS])
-def test_slots_in_reverse(cuts):
-    x = make("gsa", batch=1 if cuts else B)
-    start = FAMILIES["gsa"].starts(3 if cuts else B)
-    more = {"reverse": True, "cu_seqlens": cuts, "output_final_state": True}
-    o, s = call("gsa", x, "fused_recurrent", start, **more)
-    for i, (begin, end) in enumerate(pairwise(cuts or (0, T))):
-        if begin == end:
-            continue
-        own = tuple(y[i : i + 1] for y in start) if cuts else start
-        part = {key: y[:, begin:end].flip(1) for key, y in x.items()}
-        want, state = twins.gsa(**part, start=own)
-        near(o[:, begin:end], want.flip(1), 1e-13)
-        for y, z in zip(s, state, strict=True):
-            near(y[i : i + 1] if cuts else y, z, 1e-12)
-
-
 def test_mesa_token_by_token():
     x, start = make("mesa_net"), FAMILIES["mesa_net"].starts(B)
     want, last = call("mesa_net", x, "chunk", start, output_final_state=True)
@@ -239,6 +221,15 @@ def test_gates_of_value_channels():
                                                 dt_bias=bias)  # fmt: skip
     g = -A_log.exp() * torch.nn.functional.softplus(x["g"] + bias)
     near(o, twins.by_value(**x | {"g": g}, start=torch.zeros(B, 2 * H, K, V))[0], 1e-12)
+
+
+def test_sums_of_rebased():
+    """The weights are not divided by their sums, which are returned beside the outputs."""
+    x = make("rebased")
+    want, _ = FAMILIES["rebased, True False"].twin(**x, start=())
+    o, total = fla.parallel_rebased(**x, return_both=True)
+    near(o.transpose(1, 2), want, 1e-13)
+    near(o / (total.unsqueeze(-1) + 1e-6), call("rebased", x, "parallel")[0].transpose(1, 2), 1e-13)
 
 
 def test_rwkv4():

@@ -1,14 +1,11 @@
-"""``block`` of JAX's arrays: what `test_every_case` leaves to options, maps, errors, transforms."""
-
-from functools import partial
+"""``block`` of JAX's arrays: what `test_every_case` leaves to maps, errors and transforms."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from bounds import close
-from slow import slow
-from states import flat
+from jax_cases import named
 from table import BLOCKS, allowed, first_of
 
 import linattn
@@ -22,34 +19,6 @@ PHI = linattn.feature_maps.get("dpfp")
 
 def having(case, **options):
     return case._replace(options=case.options | options)
-
-
-@EACH
-@pytest.mark.parametrize("traced", [*slow(False), True])
-@pytest.mark.parametrize(
-    "more", [{"key_lengths": [4, N]}, {"cu_seqlens": [0, 0, 4, N]}, {"block": 2**40}],
-    ids=lambda x: next(iter(x)),
-)  # fmt: skip
-def test_options(case, more, traced):
-    """Their values known to the trace or not, results and gradients are those of arrays."""
-    operands = case.operands((2,), N)
-    names = {name: operands[name] for name in case.letters}
-    if "block" in more:
-        case, more = having(case, **more), {}
-
-    def f(given, more):
-        return case.forward(given, la, **more)
-
-    run = jax.jit(f) if traced else lambda given, more: jax.jit(partial(f, more=more))(given)
-    arrays = {name: np.array(x) if np.ndim(x) else x for name, x in more.items()}
-    o, state = run(names, arrays)
-    expected = case.forward(operands, **more)
-    for x, y in zip(jax.tree.leaves((o, state)), flat(list(expected)), strict=True):
-        close(np.asarray(x), y, atol=allowed(*flat(list(expected))))
-    grads = jax.grad(lambda given: (run(given, arrays)[0] * operands["grad_out"]).sum())(names)
-    wanted = case.backward(operands, **more)
-    for name, y in zip(case.letters, wanted, strict=True):
-        close(np.asarray(grads[name]), y, atol=allowed(*wanted))
 
 
 @EACH
@@ -68,28 +37,12 @@ def test_maps(case, feature_map):
 @EACH
 def test_vmap_and_one_token(case):
     operands = case.operands((2,), N)
-    names = {name: operands[name] for name in case.letters}
+    names = named(case, operands)
     whole = case.call(names, la)
     np.testing.assert_array_equal(jax.vmap(lambda x: case.call(x, la))(names), whole)
     single, without = (having(case, block=x).call(names, la) for x in (1, None))
     np.testing.assert_array_equal(single, without)
     assert case.call({name: x[:, :0] for name, x in names.items()}, la).shape[-2] == 0
-
-
-@EACH
-def test_export(case):
-    """For any number of tokens."""
-    operands = case.operands((2,), N)
-    names = {name: operands[name] for name in case.letters}
-    (n,) = jax.export.symbolic_shape("n")
-    shapes = {
-        name: jax.ShapeDtypeStruct((2, n, *x.shape[2:]), x.dtype) for name, x in names.items()
-    }
-    exported = jax.export.export(
-        jax.jit(lambda x: case.call(x, la)),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("linattn")],
-    )(shapes)
-    np.testing.assert_array_equal(exported.call(names), case.call(names, la))
 
 
 def test_errors():

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_cases import D, K, M, Q, V, X, compare, draw
+from jax_cases import D, K, M, Q, V, X, compare
 from processes import output
 
 import linattn
@@ -21,27 +21,24 @@ from linattn.jax._platform import on_cpu
 pytestmark = pytest.mark.usefixtures("wide")
 
 
-def test_wrong_input():
-    with pytest.raises(ValueError, match=r"causal: k has shape \(2, 3, 7, 4\)"):
-        la.causal(Q, K[..., 1:, :], V)
-    with pytest.raises(ValueError, match=r"feature_map is 'nosuch'"):
-        la.causal(Q, K, V, feature_map="nosuch")
-    with pytest.raises(TypeError, match="feature_map is 3"):
-        la.causal(Q, K, V, feature_map=3)
-    with pytest.raises(TypeError, match=r"feature_map is .*such as Taylor\(\)"):
-        la.causal(Q, K, V, feature_map=linattn.feature_maps.Taylor)
+def test_wrong_maps_and_dtypes():
     with pytest.raises(TypeError, match="q has dtype complex"):
         la.causal(Q * 1j, K, V)
-    with pytest.raises(ValueError, match="does not rescale"):
-        la.causal(Q, K, V, feature_map=linattn.feature_maps.PositiveRandomFeatures.sample(D, 6))
-    with pytest.raises(ValueError, match="activation is 'relu'"):
-        la.causal_conv1d(Q, draw(D, 3), activation="relu")
-    with pytest.raises(ValueError, match="weight has shape"):
-        la.causal_conv1d(Q, draw(D + 1, 3))
+    with pytest.raises(TypeError, match="v has dtype complex"):
+        la.mlstm(Q, K, V * 1j, GATE, GATE)
+    for phi, error, what in (
+        ("nosuch", ValueError, "is 'nosuch'"),
+        (3, TypeError, "is 3"),
+        (linattn.feature_maps.Taylor, TypeError, r"is .*such as Taylor\(\)"),
+        (linattn.feature_maps.PositiveRandomFeatures.sample(D, 6), ValueError, ".*not rescale"),
+    ):
+        with pytest.raises(error, match=f"feature_map {what}"):
+            la.causal(Q, K, V, feature_map=phi)
 
 
 TOKEN = (Q[..., 0, :], K[..., 0, :], V[..., 0, :])
-START = (np.zeros((D, M)), np.zeros(D))
+START = MEMORY, _ = np.zeros((D, M)), np.zeros(D)
+GATE = Q[..., 0]
 BAD = {  # options, error, and what it says
     "length": ({"key_lengths": 99}, ValueError, "key_lengths has values from 99 to 99; expected"),
     "negative": ({"key_lengths": -1}, ValueError, "key_lengths has values from -1"),
@@ -102,6 +99,21 @@ def test_what_is_refused_of_what_is_traced():
 
 
 OTHERS = {  # a call that both refuse, with the same words
+    "k": lambda at: at.causal(Q, K[..., 1:, :], V),
+    "no state": lambda at: at.step(*TOKEN, None),
+    "no sums": lambda at: at.step(*TOKEN, State(MEMORY)),
+    "k of a step": lambda at: at.step(TOKEN[0], TOKEN[1][..., 1:], TOKEN[2], State(*START)),
+    "s of a step": lambda at: at.delta_step(*TOKEN, 0.5, State(np.zeros((9, D, M)))),
+    "beta of a step": lambda at: at.delta_step(*TOKEN, np.ones(7), State(MEMORY)),
+    "numbers of mlstm": lambda at: at.mlstm(Q, K, V, GATE, GATE, scale="a"),
+    "normalize of mlstm": lambda at: at.mlstm(Q, K, V, GATE, GATE, normalize=1),
+    "f": lambda at: at.mlstm(Q, K, V, GATE, Q),
+    "a state of mlstm": lambda at: at.mlstm(Q, K, V, GATE, GATE, initial_state=State(V)),
+    "w": lambda at: at.wkv(V, V, V[0, 0, 0, 1:], V[0, 0, 0]),
+    "no state of wkv": lambda at: at.wkv_step(V, V, V[0, 0, 0], V[0, 0, 0], None),
+    "a": lambda at: at.linear_scan(V[..., :2] * 1j, V),
+    "log": lambda at: at.linear_scan(V * 1j, V, log=1),
+    "a state of a scan": lambda at: at.linear_scan(V * 1j, V, initial_state=State(V * 1j)),
     "taps": lambda at: at.causal_conv1d(X, X[0, :, :2]),
     "a bias": lambda at: at.causal_conv1d(X, X[0, :3], X[0, 0, :2]),
     "activation": lambda at: at.causal_conv1d(X, X[0, :3], activation=X),
@@ -154,21 +166,6 @@ class Wrong(linattn.feature_maps.FeatureMap):
 def test_errors_of_maps(result, expected):
     with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
         np.asarray(la.causal(Q, K, V, feature_map=Wrong(result)))
-
-
-def test_what_steps_refuse():
-    for call, error, message in (
-        (lambda: la.step(*TOKEN, None), TypeError, "step: state is None; .*initial_state"),
-        (lambda: la.step(*TOKEN, State(START[0])), ValueError, "step: state.z is None"),
-        (lambda: la.step(TOKEN[0], TOKEN[1][..., 1:], TOKEN[2], State(*START)), ValueError,
-         r"step: k has shape \(2, 3, 3\)"),
-        (lambda: la.delta_step(*TOKEN, 0.5, State(np.zeros((9, D, M)))), ValueError,
-         r"delta_step: state\.s has shape \(9, 4, 5\)"),
-        (lambda: la.delta_step(*TOKEN, np.ones(7), State(START[0])), ValueError,
-         r"delta_step: beta has shape \(7,\)"),
-    ):  # fmt: skip
-        with pytest.raises(error, match=message):
-            call()
 
 
 NUMBERS = np.array([1.0, 1e-6])

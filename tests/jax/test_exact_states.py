@@ -41,24 +41,17 @@ def in_pieces(case, operands):
 @EACH
 @pytest.mark.parametrize("dtype", ["float32", *slow("float16")])
 def test_bits(case, dtype):
-    """Those of arrays, in pieces too."""
+    """Those of arrays: in pieces, of sequences that go on, and of packed ones."""
     operands = case.operands((2,), N, d=20, m=5, dtype=dtype)
-    expected = all_of(*case.forward(operands, **EXACT))
-    for result in (case.forward(operands, la, **EXACT), in_pieces(case, operands)):
-        assert type(result[1]) is ExactState
-        assert same(all_of(*result), expected)
-
-
-@EACH
-@pytest.mark.parametrize("more", [{"key_lengths": [3, N]}, {"cu_seqlens": [0, 70, 70, N]}], ids=str)
-def test_lengths(case, more):
-    operands = case.operands((2,), N, d=6, m=5, dtype="float32")
-    more = {name: np.array(x) for name, x in more.items()}
-    state = start = None
-    for _ in range(2):
-        o, start = case.forward(operands, initial_state=start, **EXACT, **more)
-        found, state = case.forward(operands, la, initial_state=state, **EXACT, **more)
-        assert same(all_of(found, state), all_of(o, start))
+    o, state = in_pieces(case, operands)
+    assert type(state) is ExactState
+    assert same(all_of(o, state), all_of(*case.forward(operands, **EXACT)))
+    for more in ({}, {"key_lengths": np.array([3, N])}, {"cu_seqlens": np.array([0, 70, 70, N])}):
+        state = start = None
+        for _ in range(2):
+            o, start = case.forward(operands, initial_state=start, **EXACT, **more)
+            found, state = case.forward(operands, la, initial_state=state, **EXACT, **more)
+            assert same(all_of(found, state), all_of(o, start))
 
 
 @EACH

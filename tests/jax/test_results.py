@@ -6,8 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
-from jax_cases import BETA, EACH, EACH_LENGTH, LENGTHS, D, K, M, Q, V, compare, draw
+from jax_cases import (
+    BETA,
+    LENGTHS,
+    PHI,
+    SEQUENCES,
+    D,
+    G,
+    K,
+    M,
+    Q,
+    V,
+    compare,
+    conjugate,
+    draw,
+    named,
+    near,
+    takes,
+)
+from slow import each, slow
+from table import ALL
 
 import linattn
 import linattn.jax as la
@@ -16,12 +34,32 @@ from linattn import State
 pytestmark = pytest.mark.usefixtures("wide")
 
 
-@EACH_LENGTH
-def test_results_and_gradients(name, operands, options):
-    """Those of the arrays, in jit; the gradients by finite differences."""
-    run = jax.jit(partial(getattr(la, name), **options))
-    compare(run(*operands), getattr(linattn, name)(*operands, **options))
-    check_grads(run, operands, order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5)
+FOURIER = {"feature_map": PHI, "normalize": False, "key_lengths": LENGTHS}
+OTHERS = {  # operands that broadcast, and maps; what the table has not
+    "causal": ("causal", (Q, K[:, :1], V[0]), {"scale": 0.5, "eps": 0.1}),
+    "map": ("causal", (Q, K, V), {"feature_map": "dpfp", "normalize": False}),
+    "object": ("causal", (Q, K, V), FOURIER),
+    "mlstm": ("mlstm", (Q, K[:, :1], V[0], 2 * G, G), {"eps": 0.1}),
+    "wkv": ("wkv", (2 * V, V[0], abs(V[0, 0, 0]), V[0, 0, 1]), {}),
+    "factors": ("linear_scan", (V[0, 0, 0], V), {}),
+    "turns": ("linear_scan", (V[..., :1] * 1j, V * 1j), {"log": True, "reverse": True}),
+    "softmax": ("softmax_attention", (Q[..., :5, :], K[0], V), {"scale": 0.3}),
+    "gates": ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {}),
+    "bound": ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {"lower_bound": -5.0}),
+}
+
+
+QUICK = "causal", "factors", "gates", "bound", "map", "object"
+
+
+@pytest.mark.parametrize("case", [*QUICK, *slow(*(x for x in OTHERS if x not in QUICK))])
+def test_results_and_gradients(case):
+    name, operands, options = OTHERS[case]
+    o, back = jax.vjp(jax.jit(partial(getattr(la, name), **options)), *operands)
+    near(o, [getattr(linattn, name)(*operands, **options)])
+    grad, backward = draw(*o.shape), getattr(linattn, f"{name}_backward")
+    found = conjugate(back(conjugate(grad.astype(o.dtype))))
+    near(found, backward(*operands, grad.astype(o.dtype), **options))
 
 
 def test_no_copy():
@@ -63,12 +101,15 @@ def strict():
         yield
 
 
-@EACH
-def test_no_axes_are_promoted(strict, name, operands, options):
-    run = partial(getattr(la, name), **options)
-    jax.eval_shape(jax.grad(lambda *x: run(*x).sum().real, tuple(range(len(operands)))), *operands)
-    if name in ("causal", "noncausal", "delta", "gated", "gated_delta", "dplr"):
-        jax.eval_shape(lambda *x: run(*x, key_lengths=LENGTHS[0]), *operands)
+@each(ALL)
+def test_no_axes_are_promoted(strict, case):
+    """Also where an operand has fewer leading axes than the others."""
+    names, run = named(case, case.operands((2,), 9)), partial(case.call, module=la)
+    fewer = "v" if "v" in names else next(iter(names))
+    for given in (names, names | {fewer: names[fewer][0]}):
+        jax.eval_shape(jax.grad(lambda x: run(x).sum()), given)
+        if takes(case, "key_lengths"):
+            jax.eval_shape(partial(run, key_lengths=SEQUENCES["key_lengths"]), given)
 
 
 def test_no_axes_of_states_are_promoted(strict):

@@ -6,67 +6,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_cases import BETA, EACH_KIND, PHI, SCALED, SHARDED, D, K, N, Q, V, X, compare, draw
+from jax_cases import (
+    BETA,
+    EACH_OPERATOR,
+    PHI,
+    SEQUENCES,
+    D,
+    K,
+    Q,
+    V,
+    X,
+    compare,
+    draw,
+    named,
+    takes,
+)
 from processes import output
-from slow import slow
+from slow import grid, slow
+from table import BLOCKS, CASES, COMPLEX, covering, first_of
 
 import linattn.jax as la
 from linattn import State
 from linattn.jax import _custom_calls
 
 pytestmark = pytest.mark.usefixtures("wide")
+FEW = "gated_delta", "selective_scan", "mlstm", "softmax_attention"
 
 
-@EACH_KIND
-def test_vmap(name, operands, options):
+@grid(
+    lambda case, option: case.name in FEW and not option,
+    case=EACH_OPERATOR,
+    option=["", "key_lengths"],
+)
+def test_vmap(case, option):
     """Over all operands, and over one alone; gradients by sample."""
-    if "cu_seqlens" in options and name == "causal_conv1d":
-        options = {}
-    run = partial(getattr(la, name), **options)
-    stacked = [np.stack([x, 0.5 * x]) for x in operands]
-    compare(jax.vmap(run)(*stacked),
-            jnp.stack([run(*(x[i] for x in stacked)) for i in range(2)]), 1e-12)  # fmt: skip
-    axes = (0, *(None for _ in operands[1:]))
-    compare(jax.vmap(run, axes)(stacked[0], *operands[1:]),
-            jnp.stack([run(x, *operands[1:]) for x in stacked[0]]), 1e-12)  # fmt: skip
-    grad = jax.grad(lambda *x: run(*x).sum().real)
-    compare(jax.jit(jax.vmap(grad))(*stacked),
-            jnp.stack([grad(*(x[i] for x in stacked)) for i in range(2)]), 1e-11)  # fmt: skip
+    if option and not takes(case, option):
+        return
+    names = named(case, case.operands((2,), 9))
+    stacked = {name: np.stack([x, 0.5 * x]) for name, x in names.items()}
+    rows = [{name: x[i] for name, x in stacked.items()} for i in range(2)]
+
+    def run(given):
+        return case.call(given, la, **{option: SEQUENCES[option]} if option else {})
+
+    def each(f, rows):
+        return jax.tree.map(lambda *x: jnp.stack(x), *map(f, rows))
+
+    compare(jax.vmap(run)(stacked), each(run, rows), 1e-12)
+    first, *_ = names
+    mixed = [names | {first: x} for x in stacked[first]]
+    axes = {name: 0 if name == first else None for name in names}
+    found = jax.vmap(run, (axes,))(names | {first: stacked[first]})
+    compare(found, each(run, mixed), 1e-12)
+    grad = jax.grad(lambda given: run(given).sum().real)
+    compare(jax.jit(jax.vmap(grad))(stacked), each(grad, rows), 1e-11)
+
+
+#: Those that may be cut along the tokens, on each device with a gate a token.
+SHARDED = [
+    x
+    for x in covering(CASES) + COMPLEX
+    if x.row.transition
+    and x.letters.get("beta") != "nm"
+    and all(y.startswith("n") for y in x.letters.values() if "n" in y)
+]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
-@pytest.mark.parametrize(
-    ("name", "operands", "options", "state"), [*((*x, None) for x in SHARDED), *SCALED]
-)
-def test_shard_map_over_the_sequence(name, operands, options, state):
-    """On four host devices: outputs and gradients, and states, from one or from none."""
+@pytest.mark.parametrize("case", SHARDED, ids=str)
+def test_shard_map_over_the_sequence(case):
+    """On four host devices: outputs, states and gradients, from a state or from none."""
     mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
-    tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
-    keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
-    static = {x: y for x, y in options.items() if x not in keywords}
-    held = state is not None
-    for names in ((*keywords,), (*keywords, "initial_state"))[: 1 + held]:
+    tokens, shared = jax.sharding.PartitionSpec(None, "seq"), jax.sharding.PartitionSpec()
+    names = named(case, case.operands((2,), 8))
+    parts = {name: tokens if "n" in case.letters[name] else shared for name in names}
+    for states in {}, {"initial_state": case.state((2,))}:
 
-        def call(*x, axis=None, names=names):
-            given = dict(zip(names, x[len(operands) :], strict=True))
-            given |= {"axis_name": axis} if axis else {}
-            return getattr(la, name)(*x[: len(operands)], **static, **given, return_state=held)
+        def call(names, states, **axis):
+            return case.forward(names, la, **states, **axis)
 
-        def loss(f, *x):
-            return (abs(f(*x)[0] if held else f(*x)) ** 2).sum()
+        def loss(f, *given):
+            o, end = f(*given)
+            return (abs(o) ** 2).sum() + sum((abs(x) ** 2).sum() for x in jax.tree.leaves(end))
 
-        every = (*operands, *({**keywords, "initial_state": state}[x] for x in names))
         over = jax.jit(jax.shard_map(
-            partial(call, axis="seq"), mesh=mesh, out_specs=(tokens, shared) if held else tokens,
-            in_specs=tuple(tokens if x is not state and x.shape[2:3] == (N,) else shared
-                           for x in every),
-            check_vma=False,
+            partial(call, axis_name="seq"), mesh=mesh, in_specs=(parts, shared),
+            out_specs=(tokens, shared), check_vma=False,
         ))  # fmt: skip
-        compare(over(*every), call(*every), 1e-12)
-        places = tuple(range(len(every)))
-        compare(jax.grad(partial(loss, over), places)(*every),
-                jax.grad(partial(loss, call), places)(*every), 1e-11)  # fmt: skip
+        compare(over(names, states), call(names, states), 1e-12)
+        compare(*(jax.grad(partial(loss, f), (0, 1))(names, states) for f in (over, call)), 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -87,38 +116,40 @@ def test_shard_map_refuses_states(state):
         whole(Q, K, V)
 
 
-SYMBOLS = {  # a call, and the axes after the heads of what it is given; n is the tokens'
-    "causal": (lambda x: la.causal(x, x, x), ["nd"]),
-    "states": (lambda x: la.causal(x, x, x, return_state=True), ["nd"]),
-    "gradient": (jax.grad(lambda x: la.causal(x, x, x).sum()), ["nd"]),
-    "lengths": (lambda x: la.causal(x, x, x, key_lengths=3), ["nd"]),
-    "packed": (lambda x: la.gated(x, x, x, x, cu_seqlens=[0, 1, 4], return_state=True), ["nd"]),
-    "dpfp": (lambda x: la.causal(x, x, x, feature_map="dpfp"), ["nd"]),
-    "noncausal": (lambda x: la.noncausal(x, x, x, key_lengths=3), ["nd"]),
-    "delta": (lambda x, beta: la.delta(x, x, x, beta), ["nd", "n"]),
-    "gated": (lambda x, s: la.gated(x, x, x, x, initial_state=State(s)), ["nd", "dd"]),
-    "gated_step": (lambda x, s: la.gated_step(x, x, x, x, State(s)), ["d", "dd"]),
-    "gated_delta": (lambda x, g: la.gated_delta(x, x, x, g, g), ["nd", "n"]),
-    "dplr": (lambda x, g: la.dplr(x, x, x, x, x, g), ["nd", "n"]),
-    "softmax": (lambda x: la.softmax_attention(x, x, x), ["nd"]),
-    "linformer": (lambda x: la.linformer(x, x, x, x, x), ["nd"]),
-    "log_decay": (lambda x: la.log_decay(x, x, x), ["nd"]),
-    "convolution": (lambda x: la.causal_conv1d(x, jnp.ones((D, 3)), return_state=True), ["nd"]),
-}
+@grid(
+    lambda case: "block" in case.options,
+    case=[x for x in EACH_OPERATOR if x.name != "linear_scan"] + first_of(BLOCKS),
+)
+def test_sizes_that_are_symbols(case):
+    """As exports have them: of heads, and of tokens; with states, and a gradient."""
+    heads, n = jax.export.symbolic_shape("h, n")
+    names = named(case, case.operands((2,), 9, s=9))
+    given = {}
+    for name, x in names.items():
+        lead = x.shape[: x.ndim - len(case.letters[name])]
+        own = zip(case.letters[name], x.shape[len(lead) :], strict=True)
+        sizes = *(heads for _ in lead), *(n if y in "ns" else size for y, size in own)
+        given[name] = jax.ShapeDtypeStruct(sizes, x.dtype)
+
+    def run(names):
+        return (case.forward if case.held else case.call)(names, la)
+
+    checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
+    grad = jax.grad(lambda names: case.call(names, la).sum())
+    for f in (run, grad)[: 1 + (case.name == "causal")]:
+        whole = jax.export.export(jax.jit(f), disabled_checks=checks)(given)
+        compare(whole.call(names), f(names))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SYMBOLS)
-def test_sizes_that_are_symbols(case):
-    """As exports have them: of heads, and of tokens."""
-    call, axes = SYMBOLS[case]
-    heads, n = jax.export.symbolic_shape("h, n")
-    sizes = {"n": n, "d": D}
-    given = [jax.ShapeDtypeStruct((heads, *(sizes[x] for x in own)), X.dtype) for own in axes]
+@pytest.mark.parametrize("option", [{"key_lengths": 3}, {"cu_seqlens": [0, 1, 4]}], ids=str)
+def test_lengths_of_symbols(option):
+    (n,) = jax.export.symbolic_shape("n")
+    shape, x = jax.ShapeDtypeStruct((2, n, D), X.dtype), abs(draw(2, 4, D))
     checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
-    whole = jax.export.export(jax.jit(call), disabled_checks=checks)(*given)
-    arrays = [abs(draw(2, *({"n": 4, "d": D}[x] for x in own))) for own in axes]
-    compare(whole.call(*arrays), call(*arrays))
+    run = jax.jit(lambda x: la.causal(x, x, x, feature_map="dpfp", return_state=True, **option))
+    whole = jax.export.export(run, disabled_checks=checks)(shape)
+    compare(whole.call(x), run(x))
 
 
 def test_a_state_of_symbols_is_refused():

@@ -1,12 +1,15 @@
-"""The calls that dask and MPI split into blocks of tokens."""
+"""The calls that dask and MPI split into blocks: the table's cases, lengths and broadcasts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
-from operands import dims, given, make
+from table import ALL, COMPLEX, Case, first_of
 
-from linattn import State
-from linattn.operators.registry import RECURRENCES
+import linattn
 
-B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
+B, H, N, D, M = 2, 3, 20, 4, 5
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
 
 
@@ -14,73 +17,77 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def call(name, more="", **options):
-    """The name, operands and options of a call; `more` is that of `operands.dims`."""
-    sizes, rng = {"n": N, "s": N, "d": D, "m": M, "f": F}, np.random.default_rng(0)
-    leads = {"bonus": ()}
-    arrays = make(dims(name, more), sizes, rng, lead=(B, H), leads=leads)
-    operands, named = given(name, arrays)
-    return name, operands, named | options
+class Call(NamedTuple):
+    """A call; its operands have all leading axes and N tokens unless they broadcast."""
+
+    name: str
+    operands: dict[str, np.ndarray]
+    options: dict[str, Any]
+    grad: np.ndarray
+    state: Any = None  #: one of the shape of its states, if it has any
+
+    def __str__(self) -> str:
+        shapes = [f"{x}{y.shape}" for x, y in self.operands.items()]
+        return "-".join([self.name, *self.options, *shapes])
+
+    @property
+    def for_ranks(self) -> bool:
+        """Whether ranks take it: over all keys, with as many queries and no broadcasts."""
+        leads = {x.shape[:2] for x in self.operands.values()}
+        return self.name != "noncausal" or (leads == {(B, H)} and self.grad.shape[2] == N)
+
+    def run(self, module, of=lambda x: x, **more) -> Any:
+        """The results; ``of`` is applied to operands, and to options that are arrays."""
+        return self._call(module, self.name, self.operands, of, more)
+
+    def gradients(self, module, of=lambda x: x, **more) -> Any:
+        operands = self.operands | {"grad_out": self.grad}
+        return self._call(module, f"{self.name}_backward", operands, of, more)
+
+    def _call(self, module, name, operands, of, more) -> Any:
+        options = {x: of(y) if np.ndim(y) > 2 else y for x, y in self.options.items()}
+        given = {x: of(y) for x, y in operands.items()}
+        return getattr(module, name)(**given, **options, **more)
 
 
-_, (Q, K, V, G, BETA), _ = call("gated_delta")
-_, (*_, GATES, _), _named = call("gated_delta", "g erase")
-_, (SCANNED, X), _ = call("linear_scan")
-A, BONUS, C = _named["erase"], draw(D, seed=6), draw(B, H, N, M)
-Y, W = draw(B, H, N, M, seed=9), draw(M, seed=10)
-IN, FORGET = 3 * draw(B, H, N, seed=11), 3 * draw(B, H, N, seed=12)
-ROTATIONS = 0.9 * np.exp(1j * Y)
-#: The function, its operands, its options, and the fields of its states.
-CASES = [
-    ("causal", (Q, K, V), {}, "sz"),
-    ("causal", (Q, K, V), {"normalize": False, "feature_map": "dpfp"}, ""),
-    ("causal", (Q, K[0], V), {"normalize": False, "scale": 0.5}, "s"),
-    ("causal", (Q, K, V), {"key_lengths": LENGTHS}, "sz"),
-    ("causal", (Q, K[:, :1], V[:1]), {}, "sz"),
-    ("causal", (Q, K[0], V), {"scale": 0.5, "eps": 0.1}, "sz"),
-    ("noncausal", (Q, K, V), {}, ""),
-    ("noncausal", (Q, K, V), {"key_lengths": LENGTHS, "feature_map": "dpfp"}, ""),
-    ("noncausal", (Q[..., :5, :], K[:1], V), {"normalize": False, "scale": 0.5}, ""),
-    (*call("delta", feature_map="l2norm"), "s"),
-    (*call("gated"), "s"),
-    (*call("gated", "g bonus"), "s"),
-    (*call("gated", key_lengths=LENGTHS), "s"),
-    (*call("gated_delta", feature_map="l2norm"), "s"),
-    (*call("gated_delta", "g erase", scale=0.5), "s"),
-    (*call("dplr", "g"), "s"),
-    (*call("momentum_delta", scale=0.5), "sz"),
-    (*call("momentum_delta", key_lengths=LENGTHS), "sz"),
-    (*call("linear_scan"), "s"),
-    ("linear_scan", (-abs(SCANNED), X), {"log": True}, "s"),
-    (*call("linear_scan", reverse=True), "s"),
-    ("linear_scan", (ROTATIONS, X + 1j * Y), {}, "complex"),
-    ("linear_scan", (ROTATIONS, X), {"log": True, "reverse": True}, "complex"),
-    (*call("selective_scan"), "s"),
-    (*call("selective_scan", "D z dt_bias", softplus=True, key_lengths=LENGTHS), "s"),
-    ("mlstm", (Q, K, V, IN, FORGET), {}, "sz"),
-    ("mlstm", (Q, K[:, :1], V, IN, FORGET), {"eps": 0.1, "key_lengths": LENGTHS}, "sz"),
-    ("mlstm", (Q, K, V, IN, FORGET), {"normalize": False, "scale": 0.5}, "s"),
-    ("wkv", (3 * X, V, abs(W), W), {}, "sz"),
-    ("wkv", (3 * X, V, abs(W), W), {"key_lengths": LENGTHS}, "sz"),
+def of(case: Case, **more: Any) -> Call:
+    """A call of the table."""
+    operands = case.operands((B, H), N, d=D, m=M, s=N)
+    grad = operands.pop("grad_out")
+    state = case.state((B, H), d=D, m=M) if case.held else None
+    return Call(case.name, operands, case.options | more, grad, state)
+
+
+_CUT = [
+    x
+    for x in ALL + COMPLEX
+    if x.row is not None
+    and x.row.transition is not None
+    and x.letters.get("beta") != "nm"
+    and all("n" not in y or y.startswith(("n", "s")) for y in x.letters.values())
 ]
+_FIRST = {x.name: of(x) for x in first_of(_CUT)}
+CAUSAL, NONCAUSAL, MLSTM, WKV = (_FIRST[x] for x in ("causal", "noncausal", "mlstm", "wkv"))
+Q, K, V = CAUSAL.operands.values()
+_NAMED = _FIRST["gated_delta"].operands
+G, BETA, C = _NAMED["g"], _NAMED["beta"], CAUSAL.grad
 
 
-def states(fields, name="causal"):
-    """A state of a recurrence."""
-    sizes = {"d": D, "m": M, "f": F}
-    core = [sizes[x] for x in RECURRENCES[name].layout.state]
-    s = draw(B, H, *core, seed=7)
-    if fields == "complex":
-        return State(s + 1j * draw(*s.shape, seed=8))
-    z = abs(draw(B, H, core[0], seed=8)) if fields == "sz" else None
-    if RECURRENCES[name].stacked:
-        z = draw(*s.shape, seed=8)
-    if name in ("mlstm", "wkv"):
-        return State(s, z, draw(B, H, *(core if name == "wkv" else ()), seed=9))
-    return State(s, z)
+def broadcast(call: Call, options=None, **operands: np.ndarray) -> Call:
+    return call._replace(operands=call.operands | operands, options=options or {})
 
 
-def grad_out(fields, tokens=N):
-    """The gradient of the output."""
-    grad = C[..., :tokens, :]
-    return grad + 1j * Y[..., :tokens, :] if fields == "complex" else grad
+_SUMS = {"normalize": False, "scale": 0.5}
+CASES = [
+    *map(of, _CUT),
+    broadcast(NONCAUSAL, {"key_lengths": LENGTHS, "feature_map": "dpfp"}),
+    *(of(x, key_lengths=LENGTHS) for x in first_of(_CUT) if x.name != "linear_scan"),
+    broadcast(CAUSAL, {"normalize": False, "feature_map": "dpfp"})._replace(state=None),
+    broadcast(CAUSAL, _SUMS, k=K[0])._replace(state=linattn.State(CAUSAL.state.s)),
+    broadcast(CAUSAL, k=K[:, :1], v=V[:1]),
+    broadcast(CAUSAL, {"scale": 0.5, "eps": 0.1}, k=K[0]),
+    broadcast(NONCAUSAL, _SUMS, q=Q[..., :5, :], k=K[:1])._replace(grad=C[..., :5, :]),
+    broadcast(MLSTM, {"eps": 0.1, "key_lengths": LENGTHS}, k=K[:, :1]),
+    broadcast(MLSTM, i=3 * MLSTM.operands["i"], f=3 * MLSTM.operands["f"]),
+    broadcast(WKV, k=3 * WKV.operands["k"]),
+]

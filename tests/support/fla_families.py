@@ -205,6 +205,37 @@ def lightnet() -> Family:
     )  # fmt: skip
 
 
+def polynomial(name, weigh, forms, eps, scale, /, **options) -> Family:
+    """A rule whose weights are a polynomial of the scores; without ``eps`` it is no average."""
+
+    def run(form, x, start=(), /, **_):
+        return getattr(fla, f"{form}_{name}")(**x, **options), None
+
+    def twin(q, k, v, start):
+        weights = weigh(scale * torch.einsum("bihk,bjhk->bhij", q, k)).tril()
+        total = weights.sum(-1).transpose(1, 2)[..., None]
+        o = torch.einsum("bhij,bjhv->bihv", weights, v)
+        return o if eps is None else o / (total + eps), ()
+
+    def make(batch):
+        return {x: rand(batch, T, H, V if x == "v" else K, seed=i) for i, x in enumerate("qkv")}
+
+    return Family(run, twin, make, lambda n: (), forms, half=(2**-8, 0), unpacked=forms)
+
+
+def based(scale=None, norm=True) -> Family:
+    own, eps = K**-0.5 if scale is None else scale, 1e-6 if norm else None
+    series = lambda s: 1 + s + s**2 / 2  # noqa: E731
+    forms = "parallel", "fused_chunk"
+    return polynomial("based", series, forms, eps, own, scale=scale, use_norm=norm)
+
+
+def rebased(scaled=True, norm=True, eps=0.25) -> Family:
+    own, scale = eps if norm else None, K**-0.5 if scaled else 1.0
+    options = {"eps": eps, "use_scale": scaled, "use_normalize": norm}
+    return polynomial("rebased", torch.square, ("parallel",), own, scale, **options)
+
+
 def value_gates(name: str, names: str) -> Family:
     names, by_value = f"q k v gv {names}", ("state_v_first",)
     return generalized(name, twins.by_value, names, 2 * H, forms=FORMS[1:], by_value=by_value)
@@ -230,6 +261,12 @@ FAMILIES = {
     "gsa, no gates": slots("gsa"),
     "abc": slots("abc"),
     "abc, groups": slots("abc", groups=2),
+    "based": based(),
+    "based, scaled": based(0.7),
+    "based, negative": based(-0.7),
+    **{f"based, sums, {x}": based(x, norm=False) for x in (None, 0.7, -0.7)},
+    "rebased": rebased(eps=1e-6),
+    **{f"rebased, {x} {y}": rebased(x, y) for x in (True, False) for y in (True, False)},
     **{f"gla, gv {x}": value_gates("gla", x) for x in ("", "gk")},
     **{
         f"gated_delta_rule, gv {x}": value_gates("gated_delta_rule", x)

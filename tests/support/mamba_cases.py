@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import silu
 
 #: Units of the last place of the dtype that is computed in, of a result's largest entry: more than
 #: there are terms in any sum over the few tokens, channels and states of these tests.
@@ -59,6 +60,34 @@ def check(function, twin, operands, dtype, reference=None):
     known = torch.autograd.grad(expected, [y for _, y in given], wide_cotangents)
     for x, y in zip(found, known, strict=True):
         assert agree(x, y, dtype), (x - y).abs().max()
+
+
+def convolved(x, weight, bias, initial=None, *, seq_idx=None, silu_=False, states=False):
+    """The convolution, token by token, of x (batch, dim, n)."""
+    width = weight.shape[1]
+    before = x.new_zeros(*x.shape[:2], width - 1) if initial is None else initial
+    inputs, out = torch.cat([before, x], -1), []
+    for t in range(x.shape[-1]):
+        taps = inputs[..., t : t + width]
+        if seq_idx is not None:
+            places = torch.arange(t - width + 1, t + 1)
+            number = seq_idx[:, places.clamp(min=0)]
+            inside = (number == seq_idx[:, t : t + 1]) & (seq_idx[:, t : t + 1] >= 0)
+            inside &= (places >= 0) | (initial is not None)
+            taps = taps * inside[:, None]
+        o = (taps * weight).sum(-1)
+        o = o if bias is None else o + bias
+        if seq_idx is not None:
+            o = o * (seq_idx[:, t] >= 0)[:, None]
+        out.append(silu(o) if silu_ else o)
+    o = torch.stack(out, -1)
+    return (o, inputs[..., x.shape[-1] :]) if states else o
+
+
+def advanced(h, x, dt, A, B, C):
+    """The state after a token x (..., p), dt of its shape or that of heads, and its output."""
+    h = torch.exp(dt[..., None] * A) * h + (dt * x)[..., None] * B
+    return h, (h * C).sum(-1)
 
 
 def errors(table, kinds=(TypeError, ValueError)):

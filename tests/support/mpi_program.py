@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from block_cases import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, grad_out, states
+from block_cases import BETA, CASES, CAUSAL, LENGTHS, C, G, K, N, Q, V, draw
 from bounds import close
 from mpi4py import MPI
 
@@ -26,46 +26,30 @@ def mine(x):
     return x if axis is None else np.ascontiguousarray(x.take(range(BEGIN, END), axis))
 
 
-def compare(actual, expected, whole=()):
-    for i, (x, y) in enumerate(zip(actual, expected, strict=True)):
+def compare(actual, expected):
+    """Results are this rank's tokens of those of one array; states are whole."""
+    for x, y in zip(actual, expected, strict=True):
         if isinstance(y, linattn.State):
-            compare([z for z in x if z is not None], [z for z in y if z is not None],
-                    whole=range(3))  # fmt: skip
+            compare([z for z in x if z is not None], [z for z in y if z is not None])
             continue
-        y = y if i in whole else mine(y)
-        close(x, y, atol=1e-12 * max(abs(y).max(initial=0), 1e-3))
+        close(x, mine(y), atol=1e-12 * max(abs(y).max(initial=0), 1e-3))
 
 
 def results():
-    for name, operands, options, fields in CASES:
-        if name == "noncausal" and any(x.shape[:2] != (2, 3) for x in operands):
-            continue  # broadcasts
-        if "feature_map" in options and options["feature_map"] == "dpfp" and fields == "s":
+    for call in (x for x in CASES if x.for_ranks):
+        compare([call.run(linattn.mpi, mine)], [call.run(linattn)])
+        compare(call.gradients(linattn.mpi, mine), call.gradients(linattn))
+        if call.state is None:
             continue
-        local = tuple(map(mine, operands))
-        if name == "noncausal" and len(local[0]) and operands[0].shape[-2] != N:
-            continue
-        given = {key: mine(x) if np.ndim(x) > 2 else x for key, x in options.items()}
-        run, reference = getattr(linattn.mpi, name), getattr(linattn, name)
-        compare([run(*local, **given)], [reference(*operands, **options)])
-        back, reference_back = (getattr(x, f"{name}_backward") for x in (linattn.mpi, linattn))
-        fixed = {"gated": range(4, 9) if "bonus" in options else (), "wkv": (2, 3)}.get(name, ())
-        grad = grad_out(fields)
-        compare(
-            back(*local, mine(grad), **given), reference_back(*operands, grad, **options), fixed
-        )
-        if not fields:
-            continue
-        more = {"initial_state": states(fields, name), "return_state": True}
-        compare(run(*local, **given, **more), reference(*operands, **options, **more))
-        more = dict.fromkeys(("initial_state", "grad_state"), states(fields, name))
-        compare(back(*local, mine(grad), **given, **more),
-                reference_back(*operands, grad, **options, **more), fixed)  # fmt: skip
+        more = {"initial_state": call.state, "return_state": True}
+        compare(call.run(linattn.mpi, mine, **more), call.run(linattn, **more))
+        more = dict.fromkeys(("initial_state", "grad_state"), call.state)
+        compare(call.gradients(linattn.mpi, mine, **more), call.gradients(linattn, **more))
 
 
 def grouped_queries():
     """Heads share keys and the state before them, which is a pair; gradients are summed."""
-    operands, state = (Q, K[:, :1], V[:, :1]), states("sz")
+    operands, state = (Q, K[:, :1], V[:, :1]), CAUSAL.state
     shared = state.s[0, 0], state.z[0, 0]
     for more in [{}, {"initial_state": shared}, {"grad_state": tuple(state[:2])},
                  {"initial_state": shared, "grad_state": state}]:  # fmt: skip
@@ -87,8 +71,7 @@ def mixed_dtypes():
 
 def errors():
     """An error on one rank is raised on all."""
-    _, (q, k, v), _, _ = CASES[0]
-    q, k, v = map(mine, (q, k, v))
+    q, k, v = map(mine, (Q, K, V))
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(q.shape[-1], 6, rng=0)
     for call in (linattn.mpi.causal, linattn.mpi.noncausal):
         with pytest.raises(ValueError, match="carry a scale of their own"):
@@ -110,7 +93,7 @@ def errors():
     narrow = [x[:1] if COMM.rank == 1 else x for x in (q, k, v)]
     beta = np.ones(q.shape[:-1])
     odd = COMM.rank == 1
-    lengths, start = (x if odd else None for x in (LENGTHS, states("sz")))
+    lengths, start = (x if odd else None for x in (LENGTHS, CAUSAL.state))
     causal, delta = (getattr(linattn.mpi, x) for x in ("causal", "delta"))
     for call, what in [
         (lambda: causal(*narrow), "the leading axes is (2, 3)"),
@@ -134,8 +117,8 @@ def refused(call, what):
 
 def wrong_states():
     """Wrong states on all ranks, and on each rank alone."""
-    local = tuple(map(mine, CASES[0][1]))
-    right = states("sz")
+    local = tuple(map(mine, (Q, K, V)))
+    right = CAUSAL.state
     s, z, _ = right
     for wrong, what in [
         (linattn.State(s), "z is None"),
@@ -154,7 +137,7 @@ def wrong_states():
 
 def unlike_states():
     """Differences between the ranks' states, or gradients of them, raise before any computation."""
-    local, right = tuple(map(mine, CASES[0][1])), states("sz")
+    local, right = tuple(map(mine, (Q, K, V))), CAUSAL.state
     other = linattn.State(right.s, right.z + (COMM.rank == 1))
     back = partial(linattn.mpi.causal_backward, *local, mine(C))
     for call, what in [
@@ -169,13 +152,14 @@ def unlike_states():
 
 def unlike_operands():
     """Operands that are valid on each rank but differ between ranks in more than tokens raise."""
-    q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
+    q, k, v, g, beta, c = map(mine, (Q, K, V, G, BETA, C))
+    gates, erase, bonus = -abs(k), k, draw(k.shape[-1])
     odd = COMM.rank == 1
     gated, gated_back, gated_delta, noncausal_back, causal_back = (
         getattr(linattn.mpi, x)
         for x in ("gated", "gated_backward", "gated_delta", "noncausal_backward", "causal_backward")
     )
-    bonus, erase = (x if odd else None for x in (BONUS, erase))
+    bonus, erase = (x if odd else None for x in (bonus, erase))
     shared = (x[:, :1] if odd else x for x in (k, v))
     for call, what in [
         (partial(gated, q, k, v, gates, bonus=bonus), "the shape of bonus is "),
@@ -207,7 +191,7 @@ def scans():
 
 def wrong_lengths():
     """Lengths and their limit are those of the whole sequence; all ranks see an error of one."""
-    local = tuple(map(mine, CASES[0][1]))
+    local = tuple(map(mine, (Q, K, V)))
     for wrong, what in [
         (-1, "key_lengths has values from -1 to -1; expected 0 to 20"),
         (N + 1, "key_lengths has values from 21 to 21; expected 0 to 20"),

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from operands import OPERANDS, REGISTRY, STEPS, dims, tokens
-from slow import first_of_each, grid
+from slow import grid
 from table import ALL, Case
 
 import linattn
+import linattn.torch
 
 N, D, M, LEAD = 9, 4, 5, (2, 3)
 LENGTHS = torch.tensor([[9, 0, 3], [5, 8, 1]])
@@ -132,6 +133,31 @@ def one_token(name: str) -> tuple[tuple[torch.Tensor, ...], linattn.State]:
     return (q, k, v, *more), state
 
 
+def forms(row):
+    """Of all tokens, from a state and of one token: a call of its tensors, and these by name."""
+
+    def form(operands, start, **options):
+        def run(given):
+            own = {name: given[f"state.{name}"] for name in start}
+            more = {holder: pack(row, own)} if own else {}
+            o = call(
+                linattn.torch, row, {name: given[name] for name in operands}, **more, **options
+            )
+            return o[0] if isinstance(o, tuple) else o
+
+        holder = "state" if "step" in options else "initial_state"
+        return run, operands | {f"state.{name}": x for name, x in start.items()}
+
+    operands = make(row)
+    yield form(operands, {})
+    if row.held:
+        yield form(operands, state(row))
+    if row.step:
+        for in_place in (False, True):
+            given = token(row, operands, 0)
+            yield form(given, state(row), step=True, in_place=in_place)
+
+
 def outputs(result: Any) -> list[torch.Tensor]:
     """All tensors of a result, states unpacked."""
     if isinstance(result, tuple):
@@ -141,7 +167,6 @@ def outputs(result: Any) -> list[torch.Tensor]:
 
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
-EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
 EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
 #: Quick for a sum, a rule, a scan and gates.

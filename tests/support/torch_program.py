@@ -8,14 +8,12 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+from block_cases import CASES, D, N
 from bounds import close
-from torch_cases import ROWS
 
 import linattn
 import linattn.torch as la
 from linattn.torch import distributed
-
-N, D, M = 26, 4, 5
 
 
 def draw(*shape, seed=0):
@@ -23,27 +21,10 @@ def draw(*shape, seed=0):
 
 
 def cases():
-    """Rows of the table; beside them strong gates, and factors that turn or go backwards."""
-    for row in ROWS:
-        alone = {"key_lengths", "block"} & {*row.options} or row.options.get("eps") == 0.1
-        by_channel = row.letters.get("beta") == "nm"
-        if row.name in distributed.__all__ and not (alone or by_channel):
-            drawn = row.operands((2, 3), N, d=D, m=M, s=N)
-            yield row.name, {x: torch.tensor(drawn[x]) for x in row.letters}, row.options
-    q, k, v = draw(2, 3, N, D), draw(2, 3, N, D, seed=1), draw(2, 3, N, M, seed=2)
-    i, g = 3 * draw(2, 3, N, seed=11), -draw(2, 3, N, seed=3).abs()
-    qkv, rotation = {"q": q, "k": k, "v": v, "i": i}, torch.polar(g.sigmoid(), g)[..., None]
-    yield "causal", {"q": q, "k": k, "v": v}, {"feature_map": "dpfp", "normalize": False}
-    yield "noncausal", {"q": q, "k": k, "v": v}, {"normalize": False, "feature_map": "relu"}
-    rule = {"q": q, "k": k, "v": v, "g": -k.abs(), "beta": g.sigmoid()}
-    yield "gated_delta", rule | {"erase": draw(2, 3, N, D, seed=5) / 5}, {}
-    yield "linear_scan", {"a": g[..., None], "x": q}, {"log": True, "reverse": True}
-    yield "linear_scan", {"a": rotation, "x": torch.complex(q, k)}, {}
-    yield "linear_scan", {"a": rotation.conj(), "x": q}, {"reverse": True}
-    yield "mlstm", qkv | {"f": 3 * draw(2, 3, N, seed=12)}, {}
-    yield "mlstm", qkv | {"f": 3 * g}, {"eps": 0.1, "normalize": False}
-    w, u = draw(D, seed=13).abs(), draw(D, seed=14)
-    yield "wkv", {"k": 3 * q, "v": k, "w": w, "u": u}, {}
+    """Calls that are cut along their tokens, as dask and MPI cut them, but for lengths."""
+    for call in (x for x in CASES if x.for_ranks):
+        if call.name in distributed.__all__ and "key_lengths" not in call.options:
+            yield call.name, {x: torch.tensor(y) for x, y in call.operands.items()}, call.options
 
 
 def stretch(x, rank, size):

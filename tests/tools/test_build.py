@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from processes import output, python
+from slow import slow
 
 import linattn
 from linattn._core import settings
@@ -74,24 +75,15 @@ def test_no_compiler_is_an_error_of_one_line():
         assert done.stderr.splitlines()[-1].startswith("linattn: no C compiler (no-such-cc); ")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "line"),
-    [
-        ("CFLAGS", "-O1 '-g", "linattn: CFLAGS is "),
-        *(
-            pytest.param(*x, marks=pytest.mark.slow)
-            for x in [
-                ("CC", "", "linattn: CC is empty; "),
-                ("CC", "gcc '", "linattn: CC is "),
-                ("LDFLAGS", '"', "linattn: LDFLAGS is "),
-            ]
-        ),
-    ],
-)
-def test_a_wrong_variable_is_an_error_of_one_line(name, value, line):
+WRONG = [("CC", "", "CC is empty; "), ("CC", "gcc '", "CC is "), ("LDFLAGS", '"', "LDFLAGS is ")]
+
+
+@pytest.mark.parametrize("wrong", [("CFLAGS", "-O1 '-g", "CFLAGS is "), *slow(*WRONG)])
+def test_a_wrong_variable_is_an_error_of_one_line(wrong):
+    name, value, line = wrong
     done = python(*BUILD, cwd=ROOT, **{name: value})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(line)
+    assert done.stderr.startswith(f"linattn: {line}")
 
 
 def test_an_unbuilt_clone_says_what_to_do(tmp_path):

@@ -31,6 +31,18 @@ def short_heads(monkeypatch):
 SMALL = ["timing", "-n", "50", "70", "-d", "8", "--repeat", "2"]
 
 
+@pytest.fixture
+def timed(capsys):
+    """Run ``linattn timing`` on little: the lines that it prints, and its errors."""
+
+    def run(*more, status=0):
+        assert main([*SMALL, *more]) == status
+        printed = capsys.readouterr()
+        return printed.out, printed.err
+
+    return run
+
+
 def command(*arguments, **environment):
     """``python -m linattn`` in a process of its own: its status, output and errors."""
     done = python("-m", "linattn", *arguments, **environment)
@@ -153,13 +165,12 @@ def test_selftest_finds_a_fault(capsys, monkeypatch):
     assert "    causal float32 (2, 1, 1, 1)" in out and "    delta " not in out
 
 
-def test_timing(capsys, tmp_path):
+def test_timing(timed, tmp_path):
     file = tmp_path / "rows.json"
-    assert main([*SMALL, "--json", str(file)]) == 0
-    printed = capsys.readouterr()
-    assert "NumPy, chunked" in printed.out.partition("arrays of ones")[0]  # it comes first
-    assert "N = 50" in printed.out and "N = 70" in printed.out
-    assert printed.err == ""  # no progress bar where there is no terminal
+    out, err = timed("--json", str(file))
+    assert "NumPy, chunked" in out.partition("arrays of ones")[0]  # it comes first
+    assert "N = 50" in out and "N = 70" in out
+    assert err == ""  # no progress bar where there is no terminal
     data = json.loads(file.read_text())
     assert [row["name"] for row in data["heads"]][:2] == ["linattn", "NumPy, chunked"]
     assert all(row["forward"] > 0 for row in data["heads"])
@@ -168,20 +179,18 @@ def test_timing(capsys, tmp_path):
         (n, name) for n in (50, 70) for name in timing.CONTENDERS
     ]
     assert all(row["seconds"] > 0 and row["speedup"] > 0 for row in data["rows"])
-    assert "(Q K^T) V is called once" in printed.out and "published" not in printed.out
+    assert "(Q K^T) V is called once" in out and "published" not in out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_timing_dtype(capsys, dtype):
-    assert main([*SMALL, "--dtype", dtype]) == 0
-    assert f"{dtype} arrays of ones" in capsys.readouterr().out
+def test_timing_dtype(timed, dtype):
+    assert f"{dtype} arrays of ones" in timed("--dtype", dtype)[0]
 
 
-def test_timing_threads(capsys):
+def test_timing_threads(timed):
     pytest.importorskip("threadpoolctl")
     before = linattn.get_num_threads()
-    assert main([*SMALL, "--threads", "1"]) == 0
-    assert "1 threads" in capsys.readouterr().out
+    assert "1 threads" in timed("--threads", "1")[0]
     assert linattn.get_num_threads() == before
 
 
@@ -193,58 +202,52 @@ def test_no_command_is_its_help(capsys):
     )
 
 
-def test_timing_ends_in_a_conclusion(capsys, monkeypatch):
-    assert main(SMALL) == 0
-    *_, last = capsys.readouterr().out.splitlines()
+def test_timing_ends_in_a_conclusion(timed, monkeypatch):
+    *_, last = timed()[0].splitlines()
     assert re.fullmatch(
         r"linattn is \d+\.\d times as fast forward( and .*)? as the fastest form written by hand\. "
         r"At N = 70, linattn\.noncausal is \d+ times as fast as \(Q K\^T\) V, .*\.",
         last,
     )
+    # Where the operands do not fit, all is skipped.
     monkeypatch.setattr(memory_use, "available", lambda: 1000)
-    assert main(SMALL) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("as the fastest form written by hand.")
+    out, _ = timed()
+    assert out.splitlines()[-1].endswith("as the fastest form written by hand.")
+    assert out.count("skipped: Q, K and V would take") == 8
 
 
-def test_timing_plot(tmp_path):
+def test_timing_plot(timed, tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "plot.png"
-    assert main([*SMALL, "--plot", str(file)]) == 0
+    timed("--plot", str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_timing_skips_what_does_not_fit(capsys, monkeypatch):
+def test_timing_skips_what_does_not_fit(timed, monkeypatch):
     monkeypatch.setattr(memory_use, "available", lambda: 15_000)
-    assert main([*SMALL, "--repeat", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = timed("--repeat", "1")[0].splitlines()
     at = lines.index(next(line for line in lines if line.startswith("N = 50")))
     assert "skipped: would take 0.0 MB" in lines[at + 1]
     assert all("skipped" not in line for line in lines[at + 2 : at + 5])
 
 
-def test_timing_skips_all_where_the_operands_do_not_fit(capsys, monkeypatch):
-    monkeypatch.setattr(memory_use, "available", lambda: 1000)
-    assert main(SMALL) == 0
-    assert capsys.readouterr().out.count("skipped: Q, K and V would take") == 8
-
-
-def test_timing_goes_on_after_running_out_of_memory(capsys, monkeypatch):
+def test_timing_goes_on_after_running_out_of_memory(timed, monkeypatch):
     def full(q, k, v):
         raise MemoryError
 
     monkeypatch.setitem(timing.CONTENDERS, timing.QUADRATIC, full)
-    assert main(SMALL) == 0
-    out = capsys.readouterr().out
+    out, _ = timed()
     assert out.count("skipped: ran out of memory") == 2
     assert out.count("linattn.causal") == 2
 
 
-def test_timing_checks_results_first(capsys, monkeypatch):
-    monkeypatch.setitem(timing.CONTENDERS, "linattn.causal", lambda q, k, v: v)
-    assert main(SMALL) == 1
-    printed = capsys.readouterr()
-    assert "linattn.causal disagrees" in printed.err
-    assert "speed-up" not in printed.out
+def test_timing_checks_results_first(timed, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(timing.CONTENDERS, "linattn.causal", lambda q, k, v: v)
+        out, err = timed(status=1)
+    assert "linattn.causal disagrees" in err and "speed-up" not in out
+    monkeypatch.setattr(peers, "EPS", 1.0)
+    assert "NumPy, chunked: these results differ" in timed(status=1)[1]
 
 
 @pytest.mark.parametrize(
@@ -299,12 +302,6 @@ def test_ctrl_c(children_heed_ctrl_c):
     # Where exec() was interrupted, in an import, CPython ends itself by the signal: 130 in a shell.
     assert process.returncode in (130, -signal.SIGINT)
     assert err.strip() == "interrupted"
-
-
-def test_timing_checks_the_peers_of_heads(capsys, monkeypatch):
-    monkeypatch.setattr(peers, "EPS", 1.0)
-    assert main(SMALL) == 1
-    assert "NumPy, chunked: these results differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("asked", [True, False])

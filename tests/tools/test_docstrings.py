@@ -112,18 +112,21 @@ def test_sections_of_stand_ins(name):
         assert documented(f) == signature(f), f
 
 
-def test_sections_of_maps_of_tensors():
-    maps = pytest.importorskip("linattn.torch.feature_maps")
-    for name in maps.__all__:
-        f = getattr(maps, name)
-        if inspect.isclass(f) and f is not maps.TensorMap:
-            assert_says(f, "Parameters", "Raises", "Examples")
-
-
-def test_sections_of_helpers():
+def test_sections_of_classes_and_helpers():
+    """An attention layer is called as its base class says."""
     for f in (linattn.stream, linattn.initial_state):
         assert_says(f, *SECTIONS[:1], *SECTIONS[2:])
     assert "Examples\n-----" in inspect.getdoc(linattn.show_config)
+    maps = pytest.importorskip("linattn.torch.feature_maps")
+    for f in (getattr(maps, name) for name in maps.__all__):
+        if inspect.isclass(f) and f is not maps.TensorMap:
+            assert_says(f, "Parameters", "Raises", "Examples")
+    nn = importlib.import_module("linattn.torch.nn")
+    assert "Returns\n" in inspect.getdoc(nn.Attention.forward)
+    for layer in (getattr(nn, name) for name in nn.__all__):
+        assert inspect.getdoc(layer), layer
+        if not issubclass(layer, tuple) and layer is not nn.Attention:
+            assert_says(layer, "Parameters", "Raises", "References", "Examples")
 
 
 def test_errors_named_are_of_what_is_taken():
@@ -153,17 +156,6 @@ def test_paragraphs_where_python_takes_the_margin_away():
         found = inspect.getdoc(templates.filled(f))
         assert "\nTypeError\n    If an operand" in found and "$" not in found
         assert "``feature_map``" in found and "``scale``" not in found
-
-
-def test_sections_of_layers():
-    """An attention layer is called as its base class says."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    nn = importlib.import_module("linattn.torch.nn")
-    assert "Returns\n" in inspect.getdoc(nn.Attention.forward)
-    for layer in (getattr(nn, name) for name in nn.__all__):
-        assert inspect.getdoc(layer), layer
-        if not issubclass(layer, tuple) and layer is not nn.Attention:
-            assert_says(layer, "Parameters", "Raises", "References", "Examples")
 
 
 def signature(f):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment import OTHER, interrupted, refused, run, same_rows
 from idx_files import idx
 from slow import slow
 
@@ -19,10 +20,6 @@ pytest.importorskip("matplotlib", reason="the experiments draw")
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 pytestmark = pytest.mark.usefixtures("experiment")
-
-
-def run(name, out, *more):
-    return importlib.import_module(name).run(["--size", "tiny", "--out", str(out), *more])
 
 
 @pytest.mark.parametrize("name", [
@@ -43,32 +40,20 @@ def test_tiny(name, tmp_path):
 @pytest.mark.parametrize(
     "name, checkpoint", [("copy_task", "copy_{}.pt"), ("fast_weights_lm", "lm_{}.pt")]
 )
-def test_interrupted_runs_go_on_bit_for_bit(name, checkpoint, tmp_path, monkeypatch):
+def test_interrupted_runs_go_on_bit_for_bit(name, checkpoint, tmp_path):
     """Every kind of attention, interrupted in the step after a checkpoint."""
     kinds = ("softmax", "linear", "delta", "gated_delta", "performer")
     whole = run(name, tmp_path / "whole", "--kinds", *kinds)
-    plain, steps = torch.optim.AdamW.step, []
-
-    def interrupted(*args, **options):
-        steps.append(1)
-        if len(steps) == 4:  # three of four, a checkpoint after the second
-            raise KeyboardInterrupt
-        return plain(*args, **options)
-
     for kind in kinds:
-        steps.clear()
-        monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(torch.optim.AdamW, "step", 4):  # a checkpoint is after the second
             run(name, tmp_path / "cut", "--kinds", kind)
         saved = torch.load(tmp_path / "cut" / checkpoint.format(kind))
         assert saved["step"] == 2
-        monkeypatch.setattr(torch.optim.AdamW, "step", plain)
         run(name, tmp_path / "cut", "--kinds", kind)
         whole_one, cut = (
             torch.load(tmp_path / x / checkpoint.format(kind)) for x in ("whole", "cut")
         )
-        for one, other in zip(whole_one["rows"], cut["rows"], strict=True):
-            assert {**one, "seconds": 0} == {**other, "seconds": 0}
+        same_rows(whole_one["rows"], cut["rows"])
         assert all(torch.equal(x, cut["model"][y]) for y, x in whole_one["model"].items())
     again = run(name, tmp_path / "cut", "--kinds", *kinds)
     assert again.get("samples") == whole.get("samples")
@@ -80,22 +65,11 @@ def test_checkpoints_between_measurements(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "BETWEEN", 0.0)
     monkeypatch.setitem(copy_task.SIZES["tiny"], "every", 3)
     whole = run("copy_task", tmp_path / "whole", "--kinds", "linear")
-    plain, calls = copy_task.loss_of, []
-
-    def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(*args)
-
-    monkeypatch.setattr(copy_task, "loss_of", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(copy_task, "loss_of", 3):
         run("copy_task", tmp_path / "cut", "--kinds", "linear")
     assert "goes on from step 2" in capsys.readouterr().out
-    monkeypatch.setattr(copy_task, "loss_of", plain)
     again = run("copy_task", tmp_path / "cut", "--kinds", "linear")
-    for x, y in zip(again["linear"], whole["linear"], strict=True):
-        assert {**x, "seconds": 0} == {**y, "seconds": 0}
+    same_rows(again["linear"], whole["linear"])
 
 
 @pytest.mark.slow
@@ -178,8 +152,7 @@ def test_dropout_of_language_models(tmp_path):
     assert found["parameters"] == plain["parameters"] and found["test"] != plain["test"]
     more = (*more, "--characters", "10000")
     assert run("language_models", tmp_path / "short", *more)["characters"] == 9000
-    with pytest.raises(SystemExit, match="of another configuration"):
-        run("language_models", tmp_path, *more[:-2])
+    refused(OTHER, "language_models", tmp_path, *more[:-2])
 
 
 def test_the_recipe_of_the_paper(tmp_path):
@@ -192,44 +165,38 @@ def test_the_recipe_of_the_paper(tmp_path):
     assert [twice(i) for i in range(16)] == [once(i % 8) / 2 ** (i // 8) for i in range(16)]
     more = ("--kinds", "linear", "--recipe", "paper", "--positions", "noise")
     run("copy_task", tmp_path, *more)
-    with pytest.raises(SystemExit, match="of another configuration"):
-        run("copy_task", tmp_path, "--kinds", "linear")
+    refused(OTHER, "copy_task", tmp_path, "--kinds", "linear")
 
 
 def test_checkpoints_of_something_else(tmp_path):
-    run("copy_task", tmp_path, "--kinds", "linear")
+    command = "copy_task", tmp_path, "--kinds", "linear"
+    run(*command)
     for more in (("--seed", "1"), ("--length", "12"), ("--steps", "3")):
-        with pytest.raises(SystemExit, match="of another configuration"):
-            run("copy_task", tmp_path, "--kinds", "linear", *more)
-    with pytest.raises(SystemExit, match="--length 7: expected 8 or more"):
-        run("copy_task", tmp_path, "--length", "7")
+        refused(OTHER, *command, *more)
+    refused("--length 7: expected 8 or more", "copy_task", tmp_path, "--length", "7")
     path = tmp_path / "copy_linear.pt"
     saved = torch.load(path)
     saved["model"].popitem()
     torch.save(saved, path)
-    with pytest.raises(SystemExit, match="other weights"):
-        run("copy_task", tmp_path, "--kinds", "linear")
+    refused("other weights", *command)
     torch.save([1], path)
-    with pytest.raises(SystemExit, match="no checkpoint of these experiments"):
-        run("copy_task", tmp_path, "--kinds", "linear")
+    refused("no checkpoint of these experiments", *command)
     path.write_bytes(b"nothing")
-    with pytest.raises(SystemExit, match="is no checkpoint"):
-        run("copy_task", tmp_path, "--kinds", "linear")
+    refused("is no checkpoint", *command)
 
 
 def test_checkpoints_of_another_text(tmp_path):
     text = tmp_path / "text"
+    command = "fast_weights_lm", tmp_path, "--kinds", "linear", "--text", str(text)
     text.write_text("To be, or not to be. " * 100, encoding="utf-8")
-    run("fast_weights_lm", tmp_path, "--kinds", "linear", "--text", str(text))
-    text.write_text("Not to be, or to be. " * 100, encoding="utf-8")
-    with pytest.raises(SystemExit, match="of another configuration"):
-        run("fast_weights_lm", tmp_path, "--kinds", "linear", "--text", str(text))
-    text.write_text("To be", encoding="utf-8")
-    with pytest.raises(SystemExit, match="has 5 characters; expected 330"):
-        run("fast_weights_lm", tmp_path, "--kinds", "linear", "--text", str(text))
-    text.write_bytes(b"\xff\xfe" * 1000)
-    with pytest.raises(SystemExit, match="expected a text file in UTF-8"):
-        run("fast_weights_lm", tmp_path, "--kinds", "linear", "--text", str(text))
+    run(*command)
+    for content, message in (
+        (b"Not to be, or to be. " * 100, OTHER),
+        (b"To be", "has 5 characters; expected 330"),
+        (b"\xff\xfe" * 1000, "expected a text file in UTF-8"),
+    ):
+        text.write_bytes(content)
+        refused(message, *command)
 
 
 def test_the_copied_part():

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from experiment import OTHER, refused, run
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
@@ -32,31 +33,24 @@ def value_of(tokens):
 
 @pytest.mark.slow
 def test_tiny(experiment, tmp_path):
-    listops = experiment("listops")
-    command = ["--size", "tiny", "--out", str(tmp_path)]
-    command += ["--kinds", "softmax", "linear2", "oglu1", "aoglu1"]
-    first = listops.run(command)
+    command = "listops", tmp_path, "--kinds", "softmax", "linear2", "oglu1", "aoglu1"
+    first = run(*command)
     facts = json.loads((tmp_path / "listops.json").read_text())
     assert {"command", "machine", "seed", "results"} <= set(facts)
     assert (tmp_path / "listops.png").exists()
     assert all(len(first[x]["test accuracy"]) == 2 for x in ("softmax", "linear2", "aoglu1"))
-    assert listops.run(command) == first  # from its checkpoints
-    with pytest.raises(SystemExit, match="of another configuration"):
-        listops.run([*command, "--steps", "6"])
+    assert run(*command) == first  # from its checkpoints
+    refused(OTHER, *command, "--steps", "6")
 
 
 def test_options_that_make_no_sense(experiment, tmp_path, capsys):
-    listops = experiment("listops")
     for name, text in (("--seeds", "0"), ("--steps", "-1"), ("--steps", "many")):
-        with pytest.raises(SystemExit):
-            listops.run(["--size", "tiny", "--out", str(tmp_path), name, text])
+        refused("", "listops", tmp_path, name, text)
         assert f"{name}: {text!r}; expected a whole number from 1" in capsys.readouterr().err
 
 
 def test_fewer_trees_and_seeds(experiment, tmp_path):
-    listops = experiment("listops")
-    command = ["--size", "tiny", "--out", str(tmp_path), "--kinds", "linear1"]
-    found = listops.run([*command, "--trees", "8", "--seeds", "1"])
+    found = run("listops", tmp_path, "--kinds", "linear1", "--trees", "8", "--seeds", "1")
     (accuracy,) = found["linear1"]["test accuracy"]
     assert (accuracy * 8).is_integer()
 

@@ -5,51 +5,40 @@ import shutil
 
 import numpy as np
 import pytest
+from experiment import OTHER, interrupted, refused, run, same_rows
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
 pytest.importorskip("scipy", reason="the mel filter banks are SciPy's")
 
-FORMANTS = ("--size", "tiny", "--voices", "formants")
+FORMANTS = ("--voices", "formants")
 
 
 @pytest.mark.slow
 def test_tiny(experiment, tmp_path):
     """A run says whose voices they were; the same command again finds its checkpoints."""
     speech = experiment("speech")
-    first = speech.run([*FORMANTS, "--out", str(tmp_path)])
+    first = run("speech", tmp_path, *FORMANTS)
     facts = json.loads((tmp_path / "speech.json").read_text())
     assert {"command", "machine", "seed", "results"} <= set(facts)
     assert facts["results"]["voices"] == "formants" and (tmp_path / "speech.png").exists()
     for kind in speech.KINDS:
         assert first["seconds"][kind]["an epoch"] > 0
         assert {"loss", "test loss", "digit error rate"} <= set(first["rows"][kind][-1])
-    assert speech.run([*FORMANTS, "--out", str(tmp_path)])["rows"] == first["rows"]
-    with pytest.raises(SystemExit, match="of another configuration"):
-        speech.run([*FORMANTS, "--out", str(tmp_path), "--seed", "1"])
+    assert run("speech", tmp_path, *FORMANTS)["rows"] == first["rows"]
+    refused(OTHER, "speech", tmp_path, *FORMANTS, "--seed", "1")
 
 
 @pytest.mark.slow
-def test_interrupted_runs_go_on_bit_for_bit(experiment, tmp_path, monkeypatch):
-    speech = experiment("speech")
-    command = [*FORMANTS, "--kinds", "linear", "--utterances", "3", "--out"]
-    whole = speech.run([*command, str(tmp_path / "whole")])
+def test_interrupted_runs_go_on_bit_for_bit(experiment, tmp_path):
+    more = *FORMANTS, "--kinds", "linear", "--utterances", "3"
+    whole = run("speech", tmp_path / "whole", *more)
     assert whole["utterances"] == [3, 3]
-    plain, calls = speech.loss_of, []
-
-    def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 4:  # two steps, a batch of the evaluation, and one more step
-            raise KeyboardInterrupt
-        return plain(*args)
-
-    monkeypatch.setattr(speech, "loss_of", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        speech.run([*command, str(tmp_path / "cut")])
-    monkeypatch.setattr(speech, "loss_of", plain)
-    again = speech.run([*command, str(tmp_path / "cut")])
-    for x, y in zip(again["rows"]["linear"], whole["rows"]["linear"], strict=True):
-        assert {**x, "seconds": 0} == {**y, "seconds": 0}
+    # After two steps and a batch of the evaluation, in one more step.
+    with interrupted(experiment("speech"), "loss_of", 4):
+        run("speech", tmp_path / "cut", *more)
+    again = run("speech", tmp_path / "cut", *more)
+    same_rows(again["rows"]["linear"], whole["rows"]["linear"])
 
 
 def test_voices_that_are_not_there(experiment, monkeypatch):

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from mamba_cases import DTYPES, agree, check, errors, exact, normal
+from mamba_cases import DTYPES, agree, check, convolved, errors, exact, normal
 from slow import looped, slow
 
 from linattn.torch.causal_conv1d import (
@@ -24,28 +24,6 @@ BATCH, DIM, N, WIDTH = 3, 5, 9, 4
 SEQ_IDX = torch.tensor(
     [[0, 0, 0, 1, 1, 2, 2, 2, -1], [0] * 9, [0, 1, 2, 3, 3, 4, 4, -1, -1]], dtype=torch.int32
 )
-
-
-def twin(x, weight, bias, initial=None, *, seq_idx=None, silu=False, states=False):
-    """The convolution, token by token, of x (batch, dim, n)."""
-    width = weight.shape[1]
-    before = x.new_zeros(*x.shape[:2], width - 1) if initial is None else initial
-    inputs, out = torch.cat([before, x], -1), []
-    for t in range(x.shape[-1]):
-        taps = inputs[..., t : t + width]
-        if seq_idx is not None:
-            places = torch.arange(t - width + 1, t + 1)
-            number = seq_idx[:, places.clamp(min=0)]
-            inside = (number == seq_idx[:, t : t + 1]) & (seq_idx[:, t : t + 1] >= 0)
-            inside &= (places >= 0) | (initial is not None)
-            taps = taps * inside[:, None]
-        o = (taps * weight).sum(-1)
-        o = o if bias is None else o + bias
-        if seq_idx is not None:
-            o = o * (seq_idx[:, t] >= 0)[:, None]
-        out.append(torch.nn.functional.silu(o) if silu else o)
-    o = torch.stack(out, -1)
-    return (o, inputs[..., x.shape[-1] :]) if states else o
 
 
 def operands(dtype, *, channels_last=False, bias=True, initial=True):
@@ -69,7 +47,7 @@ def test_results_states_and_gradients(dtype, channels_last, activation, given):
         return function(x, weight, bias, initial_states=initial, **more)
 
     def known(x, weight, bias, initial):
-        return twin(x, weight, bias, initial, silu=activation is not None, states=True)
+        return convolved(x, weight, bias, initial, silu_=activation is not None, states=True)
 
     args = operands(dtype, channels_last=channels_last, bias=given, initial=given)
     check(run, known, args, dtype, partial(run, function=causal_conv1d_ref))
@@ -84,7 +62,7 @@ def test_sequences_are_separated(dtype, initial):
         return causal_conv1d_fn(x, weight, bias, SEQ_IDX, initial, activation="silu")
 
     def known(x, weight, bias, initial):
-        return twin(x, weight, bias, initial, seq_idx=SEQ_IDX, silu=True)
+        return convolved(x, weight, bias, initial, seq_idx=SEQ_IDX, silu_=True)
 
     check(run, known, operands(dtype, initial=initial), dtype)
 
@@ -94,7 +72,7 @@ def test_a_weight_of_another_dtype():
     weight, bias = weight.detach().double(), bias.detach().float()
     o = causal_conv1d_fn(x, weight, bias)
     assert o.dtype is torch.bfloat16
-    assert agree(o, twin(*map(exact, (x, weight, bias))), torch.bfloat16)
+    assert agree(o, convolved(*map(exact, (x, weight, bias))), torch.bfloat16)
 
 
 @pytest.mark.parametrize("function", [causal_conv1d_fn, causal_conv1d_ref])
@@ -115,7 +93,7 @@ def test_update(dtype, length, n):
     state = normal(BATCH, DIM, length, dtype=dtype, seed=4).detach()
     before = state.clone()
     o = causal_conv1d_update(x, state, weight, bias, "silu")
-    known = twin(*map(exact, (x, weight, bias, before[..., length - WIDTH + 1 :])), silu=True)
+    known = convolved(*map(exact, (x, weight, bias, before[..., length - WIDTH + 1 :])), silu_=True)
     assert agree(o, known, dtype) and o.dtype is dtype
     assert torch.equal(state, torch.cat([before, x], -1)[..., -length:])
 
@@ -141,7 +119,7 @@ def test_update_of_one_token_without_an_axis(requires_grad):
     state = start.detach().clone()
     o = causal_conv1d_update(x, state, weight, bias)
     assert o.shape == x.shape and torch.equal(state[..., -1], x)
-    known = twin(*map(exact, (x[..., None], weight, bias, start)))[..., 0]
+    known = convolved(*map(exact, (x[..., None], weight, bias, start)))[..., 0]
     assert agree(o, known, torch.float32)
     if requires_grad:
         (g,) = torch.autograd.grad(o.sum() + state.sum(), x)

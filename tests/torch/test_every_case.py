@@ -1,17 +1,20 @@
 """linattn.torch on every row of the table of cases: the NumPy package's results and gradients."""
 
 import numpy as np
+import pytest
 import torch
 from bounds import close
-from slow import each, looped
+from slow import each, grid, looped
 from states import flat
-from table import ALL, BLOCKS, CASES, RULES, allowed, apply
+from table import ALL, BLOCKS, CASES, COMPLEX, RULES, allowed, apply, covering
 from tensors import arrays, leaves, tensor_state, tensors
 
 import linattn.torch as lt
 
 EACH = each(ALL + BLOCKS)
-HELD = each(CASES + BLOCKS)
+HELD = grid(
+    lambda case: case in [*covering(CASES + BLOCKS), COMPLEX[0]], case=CASES + BLOCKS + COMPLEX
+)
 
 
 def assert_same(result, expected):
@@ -63,9 +66,20 @@ def test_gradients_of_a_step(case):
         close(token[name].grad.numpy(), y, atol=allowed(*flat(expected)))
 
 
-@each(RULES + BLOCKS)
-def test_packed_sequences(case):
-    operands = case.operands((), 9)
-    bounds = torch.tensor([0, 4, 4, 9])
-    o, end = case.forward(tensors(operands, requires_grad=True), lt, cu_seqlens=bounds)
-    assert_same((o, end), case.forward(operands, cu_seqlens=[0, 4, 4, 9]))
+@pytest.mark.parametrize("option", ["cu_seqlens", "key_lengths"])
+@each(RULES + BLOCKS + COMPLEX)
+def test_lengths(case, option):
+    """With gradients and without, given as a list and as a tensor."""
+    if case.name == "linear_scan" and option == "key_lengths":
+        return  # which it does not take
+    lengths = {"cu_seqlens": [0, 4, 4, 9], "key_lengths": [9, 3]}[option]
+    operands = case.operands(() if option == "cu_seqlens" else (2,), 9)
+    tokens = tensors(operands, requires_grad=True)
+    expected = case.forward(operands, **{option: lengths})
+    result = case.forward(tokens, lt, **{option: torch.tensor(lengths)})
+    assert_same(result, expected)
+    assert_same(case.forward(tensors(operands), lt, **{option: lengths}), expected)
+    result[0].backward(torch.tensor(operands["grad_out"]))
+    grads = case.backward(operands, **{option: lengths})
+    for name, x in zip(case.letters, grads, strict=True):
+        close(tokens[name].grad.numpy(), x, atol=allowed(*grads))

@@ -4,19 +4,20 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from signatures import MAMBA as SIGNATURES
+from processes import output
+from signatures import MAMBA, XLSTM
 
 import linattn.torch
 from linattn.torch import install_as
 
 NAMES = ("mamba_ssm", "causal_conv1d")
-EACH_SIGNATURE = pytest.mark.parametrize(
-    ("module", "name"), [(m, n) for m, names in SIGNATURES.items() for n in names]
-)
+MORE = ("flashrnn", "mlstm_kernels")
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +42,24 @@ def parameters(function):
     return ", ".join(shown(x) for x in found if x.name not in ("self", "cu_seq_lens_q"))
 
 
-@EACH_SIGNATURE
+@pytest.mark.parametrize(
+    ("module", "name"), [(m, n) for m, names in (MAMBA | XLSTM).items() for n in names]
+)
 def test_signatures(module, name):
+    """The published ones; where others follow, as in mlstm_kernels, those tune kernels."""
     found = importlib.import_module(f"linattn.torch.{module}")
     for part in name.split("."):
         found = getattr(found, part)
-    assert parameters(found) == SIGNATURES[module][name]
+    own, published = parameters(found), (MAMBA | XLSTM)[module][name]
+    assert own == published or (
+        module in XLSTM and f"{own}, ".startswith(f"{published}, ".lstrip(", "))
+    )
 
 
 def test_all_modules_take_the_names():
-    with install_as(*NAMES) as installed:
-        assert installed.names == NAMES and "mamba_ssm, causal_conv1d" in repr(installed)
-        for module, names in SIGNATURES.items():
+    with install_as(*NAMES, *MORE, replace=True) as installed:
+        assert installed.names == (*NAMES, *MORE) and "mamba_ssm, causal_conv1d" in repr(installed)
+        for module, names in (MAMBA | XLSTM).items():
             found = importlib.import_module(module)
             assert found is importlib.import_module(f"linattn.torch.{module}")
             assert all(hasattr(found, name.split(".")[0]) for name in names)
@@ -165,3 +172,39 @@ def imported_again():
     del sys.modules[before.__name__]
     yield before.__name__
     sys.modules[before.__name__] = package.modeling_mamba = before
+
+
+SCRIPT = """
+import torch
+from mamba_ssm import Mamba, Mamba3, MambaLMHeadModel
+from mamba_ssm.modules.mamba3 import Mamba3 as Layer
+from mamba_ssm.models.config_mamba import MambaConfig
+from causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states
+from flashrnn.flashrnn.flashrnn import flashrnn as again
+from flashrnn import FlashRNNConfig, flashrnn
+from mlstm_kernels.torch.backend_module import mLSTMBackend, mLSTMBackendConfig
+
+ssm_cfg = {"layer": "Mamba2", "headdim": 8}
+config = MambaConfig(d_model=16, n_layer=2, vocab_size=30, ssm_cfg=ssm_cfg)
+model = MambaLMHeadModel(config, device="cpu", dtype=torch.bfloat16)
+tokens = model.generate(torch.tensor([[1, 2, 3]]), 9, cg=True, temperature=0.8, top_k=3, top_p=0.9)
+config = FlashRNNConfig(num_heads=2, head_dim=8, function="slstm", backend="vanilla")
+states, _ = flashrnn(torch.randn(3, 7, 4, 2, 8), torch.randn(2, 8, 4, 8).permute(2, 0, 3, 1),
+                     torch.randn(4, 2, 8), config=config)
+q = states[0].transpose(1, 2)
+h, _ = mLSTMBackend(mLSTMBackendConfig(mode="inference"))(q, q, q, q[..., 0], q[..., 1])
+print(*tokens.shape, Layer is Mamba3, flashrnn is again, *h.shape)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_runs_unchanged(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    start = (
+        "import linattn.torch, runpy\n"
+        f"linattn.torch.install_as(*{NAMES + MORE}, replace=True)\n"
+        f"runpy.run_path({str(tmp_path / 'script.py')!r}, run_name='__main__')"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    printed = output("-c", start, timeout=120, PYTHONPATH=path)
+    assert printed == "1 9 True True 3 2 7 8\n"

@@ -126,23 +126,6 @@ def test_norm_before_the_gate(flat):
     check(ours, expected, [*rank_more(), weight], torch.float64)
 
 
-@pytest.mark.slow
-def test_gradients_by_differences():
-    """Of all operands and states, for what follows as well as for the results."""
-    given = [x[:1] if i in (0, 1, 2, 3, 4, 5, 8, 10) else x for i, x in enumerate(rank_one(n=2))]
-    states = states_of(1)
-    leaves = [x.detach().requires_grad_() for x in (*given, *states)]
-    assert torch.autograd.gradcheck(partial(with_states, combined), leaves)
-
-
-@pytest.mark.slow
-def test_gradients_of_many_ranks_by_differences():
-    given = [x.detach().requires_grad_() for x in rank_more(batch=1, n=2)]
-    assert torch.autograd.gradcheck(
-        lambda *x: modulo(whole_mimo(*x, return_state=True)), given, atol=1e-6
-    )
-
-
 def test_angles_of_long_sequences():
     """Angles that float32 would sum to a thousand radians keep the roundings of one turn."""
     n, one = 20_000, torch.ones(1, 1, 1)
@@ -159,25 +142,23 @@ def test_angles_of_long_sequences():
     assert abs(angle.item() - expected) <= 2 * math.pi * (turns * eps + 2 * eps)
 
 
+def at(given, place):
+    """The operands of one token, or of those in a slice."""
+    tokens = (0, 1, 2, 8, 10) if len(given) == 11 else (0, 1, 2, 11, 13)
+    return [
+        x[:, place] if i in tokens else x[..., place] if i in (3, 4, 5) else x
+        for i, x in enumerate(given)
+    ]
+
+
 @pytest.mark.parametrize("cut", [1, 4, N - 1])
 def test_cut_sequences_continue(cut):
     given, start = rank_one(), states_of(BATCH)
-    first, second = parts(given, cut)
-    y, *middle = combined(*first, start)
-    z, *end = combined(*second, tuple(middle))
+    y, *middle = combined(*at(given, slice(cut)), start)
+    z, *end = combined(*at(given, slice(cut, None)), tuple(middle))
     expected = combined(*given, start)
     for x, wanted in zip((torch.cat([y, z], 1), *end), expected, strict=True):
         assert agree(x, wanted, torch.float64)
-
-
-def parts(given, cut):
-    """Operands of the tokens before and after a cut."""
-    tokens, numbers = (0, 1, 2, 8, 10), (3, 4, 5)
-    return [
-        [x[:, at] if i in tokens else x[..., at] if i in numbers else x
-         for i, x in enumerate(given)]
-        for at in (slice(cut), slice(cut, None))
-    ]  # fmt: skip
 
 
 def test_cut_sequences_of_more_ranks_continue():
@@ -214,7 +195,7 @@ def test_packed_sequences_stay_apart(bounds):
         if begin == end:
             assert all(torch.equal(x[i], y[0]) for x, y in zip(found[1:], own, strict=True))
             continue
-        y, *states = combined(*parts(parts(given, end)[0], begin)[1], tuple(own))
+        y, *states = combined(*at(given, slice(begin, end)), tuple(own))
         rows.append(y)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
@@ -225,22 +206,10 @@ def test_packed_sequences_of_more_ranks():
     given, bounds = rank_more(batch=1), torch.tensor([0, 4, 5, N])
     found = whole_mimo(*given, cu_seqlens=bounds, return_state=True)
     for i, (begin, end) in enumerate([(0, 4), (4, 5), (5, N)]):
-        own = list(given)
-        for j in (0, 1, 2, 11, 13):
-            own[j] = own[j][:, begin:end]
-        for j in (3, 4, 5):
-            own[j] = own[j][..., begin:end]
-        y, *states = whole_mimo(*own, return_state=True)
+        y, *states = whole_mimo(*at(given, slice(begin, end)), return_state=True)
         assert agree(found[0][:, begin:end], y, torch.float64)
         for x, expected in zip(found[1:], states, strict=True):
             assert agree(x[i : i + 1], expected, torch.float64)
-
-
-def at_token(given, t):
-    tokens, numbers = (0, 1, 2, 8, 10), (3, 4, 5)
-    return [
-        x[:, t] if i in tokens else x[..., t] if i in numbers else x for i, x in enumerate(given)
-    ]
 
 
 def test_steps_of_rank_one():
@@ -248,7 +217,7 @@ def test_steps_of_rank_one():
     expected = combined(*given, states)
     rows = []
     for t in range(N):
-        y, states = mamba3_siso_step(*at_token(given, t), states)
+        y, states = mamba3_siso_step(*at(given, t), states)
         rows.append(y)
     for x, wanted in zip((torch.stack(rows, 1), *states), expected, strict=True):
         assert agree(x, wanted, torch.float64)
@@ -337,42 +306,36 @@ def changed(i, x, make=rank_one):
 
 ERRORS = {
     "mamba3_siso_combined: V is None": (TypeError, lambda: mamba3_siso_combined(*changed(2, None))),
-    "ADT has shape (2, 4, 7); expected (2, 4, 11), (batch, nheads, seqlen)": (
-        ValueError, lambda: mamba3_siso_combined(*changed(3, normal(BATCH, HEADS, 7))),
+    "ADT has shape (2, 4, 7); expected (2, 4, 11), (batch, nheads, seqlen)": lambda: (
+        mamba3_siso_combined(*changed(3, normal(BATCH, HEADS, 7)))
     ),
     "mamba3_mimo: Q has shape (2, 11, 3, 8); expected (batch, seqlen, mimo_rank, nheads_qk": (
-        ValueError, lambda: whole_mimo(*changed(0, normal(BATCH, N, RANK, WIDTH), rank_more)),
-    ),
-    "Q has 3 heads; expected a divisor of 4": (
-        ValueError, lambda: mamba3_siso_combined(*rank_one(groups=3)),
-    ),
-    "Angles has 5 numbers a head, and Q 8 channels": (
-        ValueError, lambda: whole_mimo(*rank_more(angles=5)),
-    ),
-    "seqlen is 0": (ValueError, lambda: mamba3_siso_combined(*rank_one(n=0))),
-    "cu_seqlens ends at 9, with batch 1 and seqlen 11": (
         ValueError,
-        lambda: mamba3_siso_combined(*rank_one(batch=1), cu_seqlens=torch.tensor([0, 9])),
+        lambda: whole_mimo(*changed(0, normal(BATCH, N, RANK, WIDTH), rank_more)),
     ),
-    "Input_States is a Tensor; expected a tuple of angles, states, keys, values": (
-        ValueError, lambda: combined(*rank_one(), torch.ones(3)),
+    "Q has 3 heads; expected a divisor of 4": lambda: mamba3_siso_combined(*rank_one(groups=3)),
+    "Angles has 5 numbers a head, and Q 8 channels": lambda: whole_mimo(*rank_more(angles=5)),
+    "seqlen is 0": lambda: mamba3_siso_combined(*rank_one(n=0)),
+    "cu_seqlens ends at 9, with batch 1 and seqlen 11": lambda: mamba3_siso_combined(
+        *rank_one(batch=1), cu_seqlens=torch.tensor([0, 9])
     ),
-    "Input_States, keys has shape (3, 4, 8); expected (2, 4, 8), (sequences, nheads,": (
-        ValueError, lambda: combined(*rank_one(), (*states_of(2)[:2], *states_of(3)[2:])),
+    "Input_States is a Tensor; expected a tuple of angles, states, keys, values": lambda: combined(
+        *rank_one(), torch.ones(3)
     ),
-    "apply_rotary_qk_inference_fwd: dt has shape (1,)": (
-        ValueError,
-        lambda: apply_rotary_qk_inference_fwd(
-            normal(1, 1, 1, 2), normal(1, 1, 1, 2), normal(1, 1, 1), normal(1, 1, 1), normal(1)
-        ),
+    "Input_States, keys has shape (3, 4, 8); expected (2, 4, 8), (sequences, nheads,": lambda: (
+        combined(*rank_one(), (*states_of(2)[:2], *states_of(3)[2:]))
     ),
-    "mamba3_step_fn: out is None": (
-        TypeError, lambda: mamba3_step_fn(
-            *(normal(1, 1, 1, 1) for _ in "sk"), normal(1, 1, 1), normal(1, 1),
-            *(normal(1, 1, 1, 1) for _ in "BC"), normal(1), normal(1, 1, 1),
-            *(normal(1, 1) for _ in "dt"), normal(1, 1, 1),
-        ),
+    "apply_rotary_qk_inference_fwd: dt has shape (1,)": lambda: apply_rotary_qk_inference_fwd(
+        normal(1, 1, 1, 2), normal(1, 1, 1, 2), normal(1, 1, 1), normal(1, 1, 1), normal(1)
     ),
-}  # fmt: skip
+    "mamba3_step_fn: out is None": (TypeError, lambda: mamba3_step_fn(*map(normal_of, STEP))),
+}
+#: The axes of `mamba3_step_fn`'s operands, each of one.
+STEP = (4, 4, 3, 2, 4, 4, 1, 3, 2, 2, 3)
 
-test_errors = errors(ERRORS)
+
+def normal_of(axes):
+    return normal(*(1,) * axes)
+
+
+test_errors = errors(ERRORS, ValueError)

@@ -1,12 +1,14 @@
 """The scans of the stand-in for mamba_ssm against loops over their equations."""
 
-import functools
+import itertools
+from functools import partial
 
 import pytest
 import torch
-from mamba_cases import DTYPES, agree, check, errors, normal, wide
+from mamba_cases import DTYPES, advanced, agree, check, convolved, errors, normal, wide
 from torch.nn.functional import linear, rms_norm, silu, softplus
 
+from linattn.torch.causal_conv1d import causal_conv1d_fn
 from linattn.torch.mamba_ssm.ops.selective_scan_interface import (
     mamba_inner_fn,
     mamba_inner_ref,
@@ -28,9 +30,7 @@ def scan_twin(u, delta, A, B, C, D=None, z=None, bias=None, *, softplus_=True):
     h, out = torch.zeros(len(u), *A.shape, dtype=A.dtype), []
     B, C = (full(x, u, A) for x in (B, C))
     for i in range(u.shape[-1]):
-        now = dt[:, :, i, None]
-        h = torch.exp(now * A) * h + now * B[..., i] * u[:, :, i, None]
-        y = (C[..., i] * h).sum(-1)
+        h, y = advanced(h, u[..., i], dt[..., i], A, B[..., i], C[..., i])
         out.append(2 * y.real if A.is_complex() else y)
     y = torch.stack(out, -1)
     y = y if D is None else y + D[:, None] * u
@@ -97,29 +97,37 @@ def test_scan(dtype, is_complex, b, c):
     y, state = run_scan(*operands)
     expected = wide(dtype).to_complex() if is_complex else wide(dtype)
     assert y.dtype is dtype and y.is_contiguous() and state.dtype is expected
-    check(functools.partial(run_scan, function=selective_scan_ref), scan_twin, operands, dtype)
+    check(partial(run_scan, function=selective_scan_ref), scan_twin, operands, dtype)
 
 
 def test_scan_without_what_is_optional():
     u, delta, A, B, C, *_ = scan_operands(torch.float64)
     delta = delta.detach().abs()
-    twin = functools.partial(scan_twin, softplus_=False)
+    twin = partial(scan_twin, softplus_=False)
     check(selective_scan_fn, lambda *x: twin(*x)[0], [u, delta, A, B, C], torch.float64)
 
 
-def inner_twin(xz, taps, bias, to_x, to_dt, to_out, out_bias, A, D, dt_bias, bb, cb, bw, cw, dw):
+def inner_twin(
+    xz, taps, bias, to_x, to_dt, to_out, out_bias, A, D=None, dt_bias=None, *norms,
+    given=(None, None),
+):  # fmt: skip
+    """``norms`` are what is added to B and C, and the weights of the norms of B, C and delta."""
     x, z = xz.chunk(2, 1)
-    x = torch.nn.functional.conv1d(x, taps, bias, padding=taps.shape[-1] - 1, groups=DIM)
-    x = silu(x[..., :N])
+    x = convolved(x, taps[:, 0], bias, silu_=True)
     rank, width = to_dt.shape[1], (len(to_x) - to_dt.shape[1]) // 2
-    r, B, C = linear(x.mT, to_x).split([rank, width, width], -1)
-    B, C = (rms_norm(v + b, v.shape[-1:], w, 1e-6) for v, b, w in ((B, bb, bw), (C, cb, cw)))
-    delta = rms_norm(linear(r, to_dt), (DIM,), dw, 1e-6).mT
+    r, *own = linear(x.mT, to_x).split([rank, width, width], -1)
+    delta = linear(r, to_dt)
+    if norms:
+        pairs = zip(own, norms[:2], norms[2:4], strict=True)
+        own = [rms_norm(v + b, v.shape[-1:], w, 1e-6) for v, b, w in pairs]
+        delta = rms_norm(delta, (DIM,), norms[4], 1e-6)
     if A.is_complex():
-        B, C = (v.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(2) for v in (B, C))
+        own = [v.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(2) for v in own]
     else:
-        B, C = B.mT, C.mT
-    return linear(scan_twin(x, delta, A, B, C, D, z, dt_bias)[0].mT, to_out, out_bias)
+        own = [v.mT for v in own]
+    B, C = (y if y is not None else o for y, o in zip(given, own, strict=True))
+    y, _ = scan_twin(x, delta.mT, A, B, C, D, z, dt_bias)
+    return linear(y.mT, to_out, out_bias)
 
 
 @pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
@@ -161,25 +169,16 @@ def test_inner_with_b_or_c_given(b, c, is_complex):
     shapes = [(BATCH, 2 * DIM, N), (DIM, 1, 4), (DIM,), (rank + 2 * width, DIM), (DIM, rank)]
     xz, taps, bias, to_x, to_dt = (normal(*x, seed=i) for i, x in enumerate(shapes))
     _, _, A, B, C, *_ = scan_operands(torch.float64, is_complex=is_complex)
-    given = [B if b else None, C if c else None]
-    x = torch.nn.functional.conv1d(xz[:, :DIM], taps, bias, padding=3, groups=DIM)
-    x = silu(x[..., :N])
-    parts = linear(x.mT, to_x).split([rank, width, width], -1)
-    if is_complex:
-        own = [y.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(2) for y in parts[1:]]
-    else:
-        own = [y.mT for y in parts[1:]]
-    B, C = (y if y is not None else o for y, o in zip(given, own, strict=True))
-    delta = linear(parts[0], to_dt).mT
-    known = scan_twin(x, delta, A, B, C, None, xz[:, DIM:], None)[0].mT
+    given, eye = [B if b else None, C if c else None], torch.eye(DIM).double()
+    known = inner_twin(xz, taps, bias, to_x, to_dt, eye, None, A, given=given)
     kept = [True] * rank + [not b] * width + [not c] * width
     for weight in (to_x, to_x[torch.tensor(kept)]):
-        found = mamba_inner_fn(xz, taps, bias, weight, to_dt, torch.eye(DIM).double(), None, A,
-                               *given)  # fmt: skip
+        found = mamba_inner_fn(xz, taps, bias, weight, to_dt, eye, None, A, *given)
         assert agree(found, known, torch.float64)
 
 
 SEQ_IDX = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0] * 7], dtype=torch.int32)
+BOUNDS = torch.tensor([0, 2, 5, 7])
 LIMIT = (0.3, 1.2)
 
 
@@ -192,10 +191,9 @@ def ssd_twin(x, dt, A, B, C, D, z, bias, initial, *, limit=(0.0, torch.inf), seq
     for i in range(x.shape[1]):
         if seq_idx is not None and i:
             h = h * (seq_idx[:, i] == seq_idx[:, i - 1])[:, None, None, None]
-        now = dt[:, i, :, None, None]
-        write = x[:, i, :, :, None] * B[:, i, group, None]
-        h = torch.exp(now * A[:, None, None]) * h + now * write
-        out.append((h * C[:, i, group, None]).sum(-1))
+        keys = (v[:, i, group, None] for v in (B, C))
+        h, y = advanced(h, x[:, i], dt[:, i, :, None], A[:, None, None], *keys)
+        out.append(y)
     y = torch.stack(out, 1)
     y = y if D is None else y + (D if D.ndim == 2 else D[:, None]) * x
     return (y if z is None else y * silu(z)), h
@@ -226,74 +224,51 @@ def test_chunk_scan(dtype, skip, seq_idx, initial):
             x, dt, A, B, C, 256, D, z, bias, start, seq_idx, None, True, LIMIT, True
         )
 
-    twin = functools.partial(ssd_twin, limit=LIMIT, seq_idx=seq_idx)
+    twin = partial(ssd_twin, limit=LIMIT, seq_idx=seq_idx)
     operands = ssd_operands(dtype, skip=skip, gate=skip is not None, initial=initial)
     check(run, twin, operands, dtype)
     y, state = run(*operands)
     assert y.dtype is dtype and y.is_contiguous() and state.dtype is wide(dtype)
 
 
-def test_states_of_packed_sequences():
-    operands = [
-        None if x is None else x[:1] if x.ndim > 2 else x for x in ssd_operands(torch.float64)
-    ]
-    x, dt, A, B, C, D, z, bias, _ = operands
-    bounds = torch.tensor([0, 2, 2, 5, 7])
-    options = {"dt_bias": bias, "dt_softplus": True, "seq_idx": SEQ_IDX[:1]}
-    y, final, states = mamba_chunk_scan_combined(
-        x, dt, A, B, C, 64, D, z, cu_seqlens=bounds, return_final_states=True,
-        return_varlen_states=True, **options,
-    )  # fmt: skip
-    for i in range(4):
-        part = slice(bounds[i], bounds[i + 1])
-        if part.start == part.stop:
-            assert not states[i].any()
-            continue
-        own, h = ssd_twin(*(v[:, part] for v in (x, dt)), A, *(v[:, part] for v in (B, C)), D,
-                          z[:, part], bias, None)  # fmt: skip
-        assert agree(y[:, part], own, torch.float64) and agree(states[i], h[0], torch.float64)
-    assert torch.equal(final, states[-1:])
-    one = mamba_chunk_scan_combined(
-        x, dt, A, B, C, 64, D, cu_seqlens=bounds[[0, -1]], return_varlen_states=True
-    )[1]
-    known = mamba_chunk_scan_combined(x, dt, A, B, C, 64, D, return_final_states=True)[1]
-    assert torch.equal(one, known)
+#: Numbers of the sequences of tokens, and the bounds of those that are asked for.
+PACKED = [
+    *itertools.product(
+        ([0, 0, 1, -1, -1, -1, -1], [0, 0, 1, 2, 2, -1, -1]),
+        ([0, 2, 3], [0, 2, 2, 3], [0, 2, 3, 3]),
+    ),
+    (SEQ_IDX[0].tolist(), [0, 2, 2, 5, 7]),
+    (None, [0, 7]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("numbers", [[0, 0, 1, -1, -1, -1, -1], [0, 0, 1, 2, 2, -1, -1]])
-@pytest.mark.parametrize("bounds", [[0, 2, 3], [0, 2, 2, 3], [0, 2, 3, 3]])
-def test_states_of_packed_sequences_before_padding(bounds, numbers):
-    """Tokens after the last of cu_seqlens belong to no sequence that is asked for."""
+@pytest.mark.parametrize(("numbers", "bounds"), PACKED)
+def test_states_of_packed_sequences(numbers, bounds):
     x, dt, A, B, C, *_ = (y[:1] if y.ndim > 2 else y for y in ssd_operands(torch.float64)[:5])
-    seq_idx = torch.tensor([numbers], dtype=torch.int32)
-    options = {"return_final_states": True, "return_varlen_states": True}
-    y, final, states = mamba_chunk_scan_combined(
-        x, dt, A, B, C, 64, seq_idx=seq_idx, cu_seqlens=torch.tensor(bounds), **options
-    )
-    y2, final2 = mamba_chunk_scan_combined(
-        x, dt, A, B, C, 64, seq_idx=seq_idx, return_final_states=True
-    )
-    assert torch.equal(y, y2) and torch.equal(final, final2) and len(states) == len(bounds) - 1
-    for state, begin, end in zip(states, bounds[:-1], bounds[1:], strict=True):
-        x_own, dt_own, B_own, C_own = (v[:, begin:end] for v in (x, dt, B, C))
-        known = mamba_chunk_scan_combined(
-            x_own, dt_own, A, B_own, C_own, 64, return_final_states=True
-        )[1][0]
-        assert torch.equal(state, known)
+
+    def run(at, **given):
+        own = (v if v is A else v[:, at] for v in (x, dt, A, B, C))
+        return mamba_chunk_scan_combined(*own, 64, **given, return_final_states=True)
+
+    every, options = slice(None), {}
+    if numbers:
+        options["seq_idx"] = torch.tensor([numbers], dtype=torch.int32)
+    y, end, states = run(every, **options, cu_seqlens=torch.tensor(bounds),
+                         return_varlen_states=True)  # fmt: skip
+    assert all(map(torch.equal, (y, end), run(every, **options)))
+    assert bounds[-1] < N or torch.equal(end, states[-1:])
+    for state, (begin, stop) in zip(states, itertools.pairwise(bounds), strict=True):
+        own, last = run(slice(begin, stop))
+        assert torch.equal(state, last[0]) and (begin < stop or not state.any())
+        assert begin == stop or agree(y[:, begin:stop], own, torch.float64)
 
 
 def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
                seq_idx):  # fmt: skip
     dim, keys = HEADS * HEADDIM, GROUPS * STATE
     gate, up, z, xBC, dt = zxbcdt.split([mlp, mlp, dim, dim + 2 * keys, HEADS], -1)
-    width, out = taps.shape[1], []
-    for t in range(N):
-        total = bias
-        for j in range(min(width, t + 1)):
-            same = (seq_idx[:, t - j] == seq_idx[:, t])[:, None]
-            total = total + same * taps[:, width - 1 - j] * xBC[:, t - j]
-        out.append(silu(total))
-    x, B, C = torch.stack(out, 1).split([dim, keys, keys], -1)
+    xBC = convolved(xBC.mT, taps, bias, seq_idx=seq_idx, silu_=True).mT
+    x, B, C = xBC.split([dim, keys, keys], -1)
     x, B, C = (v.unflatten(-1, (k, -1)) for v, k in ((x, HEADS), (B, GROUPS), (C, GROUPS)))
     heads = None if weight is not None else z.unflatten(-1, (HEADS, -1))
     y, h = ssd_twin(x, dt, A, B, C, D, heads, dt_bias, None, limit=LIMIT, seq_idx=seq_idx)
@@ -330,8 +305,38 @@ def test_split_scan(mlp, norm, seq_idx):
             norm_before_gate=norm == "before",
         )  # fmt: skip
 
-    twin = functools.partial(split_twin, mlp=mlp, before=norm == "before", seq_idx=seq_idx)
+    twin = partial(split_twin, mlp=mlp, before=norm == "before", seq_idx=seq_idx)
     check(run, twin, operands, torch.float64)
+
+
+def row(rows, function, **given):
+    """A convolution or a scan of 1 or 2 rows of the same tokens."""
+    x, dt, A, B, C, D, *_ = (
+        y if i in (2, 5) else y[:rows] for i, y in enumerate(ssd_operands(torch.float64)[:6])
+    )
+    if function == "scan":
+        return mamba_chunk_scan_combined(x, dt, A, B, C, 16, D, **given)
+    keys = GROUPS * STATE
+    if function == "conv":
+        taps = normal(2 * keys, 3, seed=9)
+        return causal_conv1d_fn(torch.cat([B, C], -1).flatten(2).mT, taps, **given)
+    wide = torch.cat([x.flatten(2), x.flatten(2), B.flatten(2), C.flatten(2), dt], -1)
+    taps = normal(HEADS * HEADDIM + 2 * keys, 3, seed=9)
+    more = {"headdim": HEADDIM, "ngroups": GROUPS}
+    return mamba_split_conv1d_scan_combined(wide, taps, None, D, A, D, 16, **more, **given)
+
+
+@pytest.mark.parametrize("function", ["conv", "scan", "block"])
+def test_bounds_by_the_name_that_transformers_models_hand_on(function):
+    """They separate sequences as their numbers do, which come first."""
+    run, bounds, ends = partial(row, 1, function), BOUNDS, BOUNDS[[0, 3]]
+    apart, whole = run(seq_idx=SEQ_IDX[:1]), run()
+    assert not torch.equal(apart, whole)
+    assert torch.equal(run(cu_seq_lens_q=bounds), apart)
+    assert torch.equal(run(cu_seq_lens_q=ends), whole)
+    assert torch.equal(run(cu_seq_lens_q=ends, seq_idx=SEQ_IDX[:1]), apart)
+    with pytest.raises(ValueError, match="cu_seq_lens_q is given for 2 rows; expected one row"):
+        row(2, function, cu_seq_lens_q=bounds)
 
 
 def scan_error(place, x):

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_cases as cases
-from torch_cases import EACH, EACH_STEP, call, make
+from torch_cases import EACH, call, make
 
 import linattn.torch as la
 from linattn._linattn import tensor_array, tensor_call
@@ -115,7 +115,7 @@ def resizable(tensors):
 
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_operands_stay_resizable(row, dtype):
+def test_tensors_stay_resizable(row, dtype):
     """numpy() would pin them: sharded training frees parameters by resizing."""
     operands = {name: x.requires_grad_() for name, x in make(row, dtype).items()}
     o = call(la, row, operands)
@@ -124,14 +124,11 @@ def test_operands_stay_resizable(row, dtype):
     assert resizable(operands) and resizable({"grad": grad})
     for x in operands.values():
         x.untyped_storage().resize_(0)
-
-
-@EACH_STEP
-def test_states_stay_resizable(row):
-    token, state = cases.token(row, make(row), 0), cases.state(row)
-    call(la, row, token, step=True, state=cases.pack(row, state))
-    call(la, row, token, step=True, state=cases.pack(row, state), in_place=True)
-    assert resizable(token) and resizable(state)
+    if row.step:
+        token, state = cases.token(row, make(row), 0), cases.state(row)
+        for in_place in (False, True):
+            call(la, row, token, step=True, state=cases.pack(row, state), in_place=in_place)
+        assert resizable(token) and resizable(state)
 
 
 def test_directions_stay_resizable():
@@ -203,23 +200,14 @@ def test_one_device_for_all(row):
     lengths = {x: y.to("meta") for x, y in row.options.items() if x == "key_lengths"}
     o = call(la, row, everywhere, **lengths)
     assert o.is_meta and o.shape == call(la, row, operands).shape
-    for name in row.letters:
-        for mixed in sides(operands, name):
-            with pytest.raises(TypeError, match=rf"{row.name}: .*expected one device for all"):
-                call(la, row, mixed)
-
-
-@EACH_STEP
-@pytest.mark.parametrize("in_place", [False, True])
-def test_one_device_for_steps(row, in_place):
-    token, state = cases.token(row, make(row), 0), cases.state(row)
-    before = {name: x.clone() for name, x in state.items()}
-    for name in state:
-        mixed = cases.pack(row, state | {name: state[name].to("meta")})
-        with pytest.raises(TypeError, match=rf"{row.step}: {name} is on meta and .*expected one"):
-            call(la, row, token, step=True, state=mixed, in_place=in_place)
-    for name, x in state.items():
-        assert torch.equal(x, before[name])
+    says = rf"({row.name}|{row.step}): .*expected one device for all"
+    for run, given in cases.forms(row):
+        before = {name: x.clone() for name, x in given.items()}
+        for name in given:
+            for mixed in sides(given, name):
+                with pytest.raises(TypeError, match=says):
+                    run(mixed)
+        assert all(torch.equal(x, before[name]) for name, x in given.items())
 
 
 def test_one_device_for_operators_of_the_library():

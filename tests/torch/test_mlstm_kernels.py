@@ -1,13 +1,12 @@
 """The stand-in for mlstm_kernels: every kernel by its name, states, and the backend module."""
 
 import importlib
-import inspect
 
 import numpy as np
 import pytest
 import torch
 from bounds import close, roundings
-from signatures import XLSTM as SIGNATURES
+from mamba_cases import errors
 from slow import slow
 
 from linattn import State, reference
@@ -24,6 +23,7 @@ ALL = kernels.get_available_mlstm_kernels()
 CHUNKS = [x for x in ALL if x.startswith("chunk") and "siging" not in x]
 PARALLEL = [x for x in ALL if x.startswith("parallel") and "siging" not in x]
 SIGMOID = [x for x in ALL if "siging" in x]
+SEQUENCES = kernels.get_available_mlstm_sequence_kernels()
 NATIVE = [x for x in ALL if "triton" not in x and "custbw" not in x]
 
 
@@ -77,44 +77,43 @@ def check(found, expected, dtype=torch.float64, size=512):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("name", CHUNKS)
-def test_kernels_over_chunks(name, states, dtype):
-    tokens, state = operands(dtype, states)
-    kernel = kernels.get_mlstm_kernel(name)
-    h, last = kernel(*tokens, **state, return_last_states=True, eps=EPS, chunk_size=16)
-    check((h, *last), twin(tokens, state))
-    assert torch.equal(kernel(*tokens, **state, eps=EPS), h)
-    assert all(x.dtype is dtype for x in (h, *last))
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", [*ALL, *SEQUENCES])
+def test_kernels(name, given, dtype):
+    """From a state if it is given; sigmoid gates with a denominator if it is."""
+    held, options = not name.startswith("parallel"), {"eps": EPS}
+    if name in SEQUENCES:
+        kernel, options["dtype_state"] = kernels.get_mlstm_sequence_kernel(name), dtype
+    else:
+        kernel = kernels.get_mlstm_kernel(name)
+    options |= {"normalize": given} if name in SIGMOID else {}
+    options |= {"chunk_size": 16} if name in CHUNKS else {}
+    tokens, state = operands(dtype, states=held and given)
+    h = kernel(*tokens, **state, **options)
+    if name in SIGMOID:
+        expected = sigmoid_twin(tokens, state, given)
+    else:  # of the parallel ones the maximum begins with the first gate, and with it eps
+        expected = twin(tokens, state, first=0.0 if held else -np.inf)
+    check([h], expected[:1])
+    if held:
+        same, last = kernel(*tokens, **state, **options, return_last_states=True)
+        check((same, *last), expected)
+        assert torch.equal(same, h)
+        assert all(x.dtype is dtype for x in (h, *last))
 
 
-@pytest.mark.parametrize("name", PARALLEL)
-def test_parallel_kernels(name):
-    """Their maximum begins with the first gate, and with it eps."""
+def test_the_first_maximum_matters():
     tokens, _ = operands()
-    h = kernels.get_mlstm_kernel(name)(*tokens, eps=EPS)
-    expected = twin(tokens, {}, first=-np.inf)[0]
-    check([h], [expected])
-    assert abs(expected - twin(tokens, {})[0]).max() > 1e-6
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("name", SIGMOID)
-def test_sigmoid_gates(name, normalize):
-    chunks = name.startswith("chunk")
-    tokens, state = operands(states=chunks)
-    more = {"return_last_states": True} if chunks else {}
-    found = kernels.get_mlstm_kernel(name)(*tokens, **state, **more, eps=EPS, normalize=normalize)
-    h, *last = sigmoid_twin(tokens, state, normalize)
-    check((found[0], *found[1]) if chunks else [found], (h, *last) if chunks else [h])
+    first, zero = (twin(tokens, {}, first=x)[0] for x in (-np.inf, 0.0))
+    assert abs(first - zero).max() > 1e-6
 
 
 @pytest.mark.parametrize("name", [*CHUNKS[:1], *slow(*PARALLEL[:1]), *SIGMOID[:1]])
 def test_gradients(name):
     tokens, state = operands(states=not name.startswith("parallel"))
     names = [*state]
-    given = [x[:, :, :4].requires_grad_() for x in tokens]
-    given += [x.requires_grad_() for x in state.values()]
+    given = [x[:1, :2, :4].requires_grad_() for x in tokens]  # two heads of one row are enough
+    given += [x[:1, :2].requires_grad_() for x in state.values()]
 
     def run(*x):
         kernel = kernels.get_mlstm_kernel(name)
@@ -125,17 +124,6 @@ def test_gradients(name):
     if "siging" in name:
         given, names = given[:7], names[:2]
     assert torch.autograd.gradcheck(run, given)
-
-
-@pytest.mark.parametrize("name", kernels.get_available_mlstm_sequence_kernels())
-def test_sequence_kernels(name):
-    tokens, state = operands()
-    kernel = kernels.get_mlstm_sequence_kernel(name)
-    h, last = kernel(*tokens, **state, return_last_states=True, eps=EPS, dtype_state=torch.float64)
-    check((h, *last), twin(tokens, state))
-    _, last = kernel(*tokens, **state, return_last_states=True)
-    assert all(x.dtype is torch.float32 for x in last)
-    assert torch.equal(kernel(*tokens, **state, eps=EPS), h)
 
 
 @pytest.mark.parametrize("name", kernels.get_available_mlstm_step_kernels())
@@ -156,6 +144,7 @@ def test_steps_go_on_where_sequences_end(name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_operands_of_16_bits(dtype):
+    """States are of 32 bits unless another dtype is asked for."""
     tokens, state = operands(dtype)
     kernel = kernels.get_mlstm_kernel(CHUNKS[0])
     h, last = kernel(*tokens, **state, return_last_states=True)
@@ -163,6 +152,8 @@ def test_operands_of_16_bits(dtype):
                      return_last_states=True)  # fmt: skip
     assert h.dtype is dtype and all(x.dtype is torch.float32 for x in last)
     assert torch.equal(h, wide.to(dtype))
+    _, last = kernels.get_mlstm_sequence_kernel(SEQUENCES[0])(*tokens, return_last_states=True)
+    assert all(x.dtype is torch.float32 for x in last)
     token = [x[:, :, 0] for x in tokens[:3]] + [x[:, :, :1] for x in tokens[3:]]
     h, last = kernels.get_mlstm_step_kernel("triton")(*token, *state.values(), dtype_state=dtype)
     assert all(x.dtype is dtype for x in (h, *last))
@@ -200,51 +191,35 @@ def test_training_modes():
     assert "mode='train'" in repr(backend) and backend.config_class is mLSTMBackendConfig
 
 
-def test_errors():
-    tokens, state = operands()
-    kernel = kernels.get_mlstm_kernel(CHUNKS[0])
-    with pytest.raises(ValueError, match="get_mlstm_kernel: name is 'chunk'; expected one of"):
-        kernels.get_mlstm_kernel("chunk")
-    with pytest.raises(ValueError, match="get_mlstm_step_kernel: name is 'x'"):
-        kernels.get_mlstm_step_kernel("x")
-    with pytest.raises(ValueError, match=r"k has shape \(2, 3, 24, 4\); .*\(B, NH, S, DHQK\)"):
-        kernel(tokens[0], tokens[2], *tokens[2:])
-    with pytest.raises(ValueError, match=r"m_initial has shape \(2, 3\); expected \(B, NH, 1\)"):
-        kernel(*tokens, **state | {"m_initial": state["m_initial"][..., 0]})
-    with pytest.raises(TypeError, match="mlstm_chunkwise: i is None; expected a tensor"):
-        kernel(*tokens[:3], None, tokens[4])
-    with pytest.raises(ValueError, match="mlstm_parallel: c_initial is given; expected None"):
-        kernels.get_mlstm_kernel(PARALLEL[0])(*tokens, **state)
-    with pytest.raises(ValueError, match="return_last_states is True; expected False"):
-        kernels.get_mlstm_kernel(SIGMOID[-1])(*tokens, return_last_states=True)
-    for more in ({"mode": "train_with_padding"}, {"chunkwise_kernel": PARALLEL[0]}):
-        with pytest.raises(ValueError, match="mLSTMBackendConfig: return_last_states is True"):
-            mLSTMBackendConfig(**more)
-    with pytest.raises(ValueError, match="mLSTMBackend: mode is 'test'; expected"):
-        mLSTMBackend(mLSTMBackendConfig())(*tokens, mode="test")
-
-
-def shown(function):
-    """The parameters of a function in the form of the table."""
-    found = [
-        str(x.replace(annotation=x.empty))
-        for x in inspect.signature(function).parameters.values()
-        if x.name != "self" and x.kind is not x.VAR_KEYWORD
-    ]
-    return ", ".join(found)
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [(m, n) for m, names in SIGNATURES.items() for n in names]
-)
-def test_signatures(module, name):
-    """They begin as the published ones; what follows there tunes kernels."""
-    with install_as("flashrnn", "mlstm_kernels", replace=True):
-        found = importlib.import_module(module)
-        assert found is importlib.import_module(f"linattn.torch.{module}")
-    for part in name.split("."):
-        found = getattr(found, part)
-    assert f"{shown(found)}, ".startswith(f"{SIGNATURES[module][name]}, ".lstrip(", "))
+TOKENS, STATE = operands()
+CHUNK = kernels.get_mlstm_kernel(CHUNKS[0])
+ERRORS = {
+    "get_mlstm_kernel: name is 'chunk'; expected one of": lambda: kernels.get_mlstm_kernel("chunk"),
+    "get_mlstm_step_kernel: name is 'x'": lambda: kernels.get_mlstm_step_kernel("x"),
+    "k has shape (2, 3, 24, 4); expected (2, 3, 24, 5), (B, NH, S, DHQK)": lambda: CHUNK(
+        TOKENS[0], TOKENS[2], *TOKENS[2:]
+    ),
+    "m_initial has shape (2, 3); expected (B, NH, 1)": lambda: CHUNK(
+        *TOKENS, **STATE | {"m_initial": STATE["m_initial"][..., 0]}
+    ),
+    "mlstm_chunkwise: i is None; expected a tensor": lambda: CHUNK(*TOKENS[:3], None, TOKENS[4]),
+    "mlstm_parallel: c_initial is given; expected None": lambda: kernels.get_mlstm_kernel(
+        PARALLEL[0]
+    )(*TOKENS, **STATE),
+    "return_last_states is True; expected False": lambda: kernels.get_mlstm_kernel(SIGMOID[-1])(
+        *TOKENS, return_last_states=True
+    ),
+    "mLSTMBackendConfig: return_last_states is True; expected False with the mode": (
+        lambda: mLSTMBackendConfig(mode="train_with_padding")
+    ),
+    "mLSTMBackendConfig: return_last_states is True; expected False with the kernel": (
+        lambda: mLSTMBackendConfig(chunkwise_kernel=PARALLEL[0])
+    ),
+    "mLSTMBackend: mode is 'test'; expected": lambda: mLSTMBackend(mLSTMBackendConfig())(
+        *TOKENS, mode="test"
+    ),
+}
+test_errors = errors(ERRORS)
 
 
 def test_names_and_results_of_the_package_itself():

@@ -100,18 +100,6 @@ def test_weights_of_one_form_serve_the_others():
     within(exact(x), plain(exact, x))
 
 
-def test_performer_approximates_softmax():
-    """Its error falls as the square root of the number of features."""
-    exact = nn.SoftmaxAttention(E, 2, dtype=torch.float64)
-    x = tokens() / 4
-    errors = []
-    for m in (16, 4096):
-        layer = nn.PerformerAttention(E, 2, m, dtype=torch.float64)
-        layer.load_state_dict(exact.state_dict(), strict=False)
-        errors.append((layer(x) - exact(x)).square().mean().sqrt().item())
-    assert errors[1] < errors[0] / 8
-
-
 def test_redraw():
     layer, x = nn.PerformerAttention(E, 2, 8), tokens(dtype=torch.float32)
     before, y = layer.omega.clone(), layer(x)

@@ -1,6 +1,6 @@
-"""linattn.torch.nn.Mamba beside Transformers' MambaMixer: weights, results, states."""
+"""Layers of Mamba beside Transformers' mixers: weights, results, states."""
 
-import functools
+from functools import partial
 
 import pytest
 import torch
@@ -10,47 +10,42 @@ from layer_cases import BATCH, E, N, by_steps, made, tokens, within
 from memory import traced
 from transformers.cache_utils import DynamicCache
 from transformers.models.mamba.modeling_mamba import MambaMixer
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
-from linattn.torch import nn
+from linattn.torch import mamba_ssm, nn
 
 pytestmark = pytest.mark.usefixtures("seeded")
-#: Options of the layer, and the same of the library's configuration.
-OPTIONS = [
-    ({}, {"state_size": 16}),
-    (
-        {"state_dim": 5, "dt_rank": 3, "conv_size": 3, "bias": True, "conv_bias": False},
-        {"state_size": 5, "time_step_rank": 3, "conv_kernel": 3, "use_bias": True,
-         "use_conv_bias": False},
+_OTHERS = {"state_dim": 5, "dt_rank": 3, "conv_size": 3, "bias": True, "conv_bias": False}
+_THEIRS = {
+    "state_size": 5, "time_step_rank": 3, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False
+}  # fmt: skip
+_MAMBA2 = {"head_dim": 6, "num_heads": 4, "state_size": 5, "n_groups": 2, "chunk_size": 4}
+#: A layer, the library's, and options of its configuration.
+PAIRS = {
+    "published": (partial(nn.Mamba, E), MambaMixer, {"state_size": 16}),
+    "others": (partial(nn.Mamba, E, **_OTHERS), MambaMixer, _THEIRS),
+    "mamba_ssm": (partial(mamba_ssm.Mamba, E), MambaMixer, {}),
+    "mamba_ssm 2": (
+        partial(mamba_ssm.Mamba2, E, headdim=6, d_state=5, ngroups=2), Mamba2Mixer, _MAMBA2,
     ),
-]  # fmt: skip
-EACH_PAIR = pytest.mark.parametrize(("own", "theirs"), OPTIONS, ids=["published", "others"])
+}  # fmt: skip
+OURS = pytest.mark.parametrize("pair", ["published", "others"])
 
 
-def both(own, theirs):
-    """The two layers with the same weights, float32."""
-    layer = made(functools.partial(nn.Mamba, E, **own), torch.float32)
-    config = transformers.MambaConfig(hidden_size=E, num_hidden_layers=1, vocab_size=3, **theirs)
-    mixer = MambaMixer(config, 0)
+def both(pair):
+    """The two layers with the same weights, float32; each loads the other's."""
+    new, kind, theirs = PAIRS[pair]
+    layer = made(new, torch.float32)
+    make = transformers.Mamba2Config if kind is Mamba2Mixer else transformers.MambaConfig
+    mixer = kind(make(hidden_size=E, num_hidden_layers=1, vocab_size=3, **theirs), 0)
     mixer.load_state_dict(layer.state_dict())
+    layer.load_state_dict(mixer.state_dict())
     return layer, mixer
 
 
-@EACH_PAIR
-def test_weights_load_both_ways(own, theirs):
-    layer, mixer = both(own, theirs)
-    again = nn.Mamba(E, **own)
-    again.load_state_dict(mixer.state_dict())
-    for name, x in layer.state_dict().items():
-        assert (
-            torch.equal(again.state_dict()[name], x) and x.shape == mixer.state_dict()[name].shape
-        )
-    x = tokens(dtype=torch.float32)
-    assert torch.equal(again(x), layer(x))
-
-
-@EACH_PAIR
-def test_outputs_and_gradients_are_those_of_the_mixer(own, theirs):
-    layer, mixer = both(own, theirs)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_outputs_and_gradients_are_those_of_the_mixer(pair):
+    layer, mixer = both(pair)
     x = tokens(dtype=torch.float32).requires_grad_()
     cotangent = torch.randn_like(x)
     found = []
@@ -66,9 +61,9 @@ def test_outputs_and_gradients_are_those_of_the_mixer(own, theirs):
         close(g.numpy(), h.numpy(), atol=4000 * 2**-24 * largest)
 
 
-@EACH_PAIR
-def test_steps_are_those_of_the_mixer_with_its_cache(own, theirs):
-    layer, mixer = both(own, theirs)
+@OURS
+def test_steps_are_those_of_the_mixer_with_its_cache(pair):
+    layer, mixer = both(pair)
     x, cut = tokens(dtype=torch.float32), 6
     cache = DynamicCache(config=mixer.config)
     with torch.no_grad():
@@ -82,7 +77,7 @@ def test_steps_are_those_of_the_mixer_with_its_cache(own, theirs):
 
 
 def test_padding_in_front_is_as_with_an_attention_mask():
-    layer, mixer = both(*OPTIONS[0])
+    layer, mixer = both("published")
     x, mask = tokens(dtype=torch.float32), torch.zeros(BATCH, N, dtype=torch.bool)
     mask[1, :4] = mask[2, :1] = True
     y, expected = layer(x, key_padding_mask=mask), mixer(x, attention_mask=~mask)

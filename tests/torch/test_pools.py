@@ -6,7 +6,7 @@ import torch
 from fused_cases import LAYERS, make
 from slow import each, slow
 from states import flat
-from table import CASES, FIRST, apply, rows, same
+from table import BLOCKS, CASES, FIRST, apply, first_of, rows, same
 from tensors import arrays, leaves, step, tensor_state, tensors
 
 import linattn.torch
@@ -16,7 +16,7 @@ P, LEAD, N = 7, (3, 2), 5
 INDICES = np.array([5, 0, 3])
 OTHERS = np.setdiff1d(np.arange(P), INDICES)
 
-every_case = each(CASES)
+every_case = each(CASES + first_of(BLOCKS))
 every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
 
 
@@ -36,7 +36,7 @@ def test_steps(case):
 def test_sequences(case):
     operands, pool = case.operands(LEAD, N), case.state((P, 2))
     given = tensor_state(pool)
-    options = {"state_indices": INDICES, "state_at": [4, 1]}
+    options = {"state_indices": INDICES, "state_at": [N, 0, 1]}
     with torch.no_grad():
         for more in ({}, options, {"state_indices": INDICES}):
             start = {"initial_state": given if "state_indices" in more else None}
@@ -93,14 +93,15 @@ def rows_of(state):
 def test_gradients_of_states_at_positions(case):
     operands, pool = case.operands(LEAD, N), case.state(LEAD)
     arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
-    o, states = case.forward(arrays_, linattn.torch, initial_state=given, state_at=[4, 1])
+    positions = {"state_at": [N, 1]}
+    o, states = case.forward(arrays_, linattn.torch, initial_state=given, **positions)
     rng = np.random.default_rng(0)
     cotangents = [rng.standard_normal(x.shape) for x in leaves(states)]
     given_cotangents = arrays_["grad_out"].detach(), *map(torch.tensor, cotangents)
     torch.autograd.backward(leaves((o, states)), given_cotangents)
     whole = iter(cotangents)
     last = apply(lambda x: next(whole), pool)
-    grads = case.backward(operands, initial_state=pool, grad_state=last, state_at=[4, 1])
+    grads = case.backward(operands, initial_state=pool, grad_state=last, **positions)
     found = [*(arrays_[name].grad for name in case.letters), *(x.grad for x in leaves(given))]
     for x, y in zip(arrays(found), flat(grads), strict=True):
         assert x.shape == y.shape

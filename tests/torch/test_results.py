@@ -29,6 +29,22 @@ def test_results_and_states(row):
         assert_same(call(la, row, operands, **own), expected)
 
 
+@pytest.mark.parametrize("row", cases.OWN, ids=str)
+def test_gradients(row):
+    """From a state and through it; `test_every_case` has those of the table's cases."""
+    operands, start = leaves(make(row)), leaves(cases.state(row)) if row.held else {}
+
+    def function(*values):
+        given = dict(zip(operands, values, strict=False))
+        if not start:
+            return call(la, row, given)
+        state = cases.pack(row, dict(zip(start, values[len(given) :], strict=True)))
+        return tuple(cases.outputs(call(la, row, given, initial_state=state, return_state=True)))
+
+    tensors = (*operands.values(), *start.values())
+    assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
+
+
 @EACH
 def test_bfloat16(row):
     """As float32, rounded once; states and gates of 32 bits."""
@@ -141,34 +157,6 @@ def test_the_layout_of_values():
 
 
 @EACH
-def test_gradients(row):
-    names, tensors = zip(*leaves(make(row)).items(), strict=True)
-
-    def function(*values):
-        return call(la, row, dict(zip(names, values, strict=True)))
-
-    assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
-
-
-@cases.EACH_RECURRENT
-def test_gradients_of_states_and_through_them(row):
-    operands, start = leaves(make(row)), leaves(cases.state(row))
-    names, fields = tuple(operands), tuple(start)
-
-    def function(*values):
-        given = dict(zip(names, values, strict=False))
-        state = dict(zip(fields, values[len(names) :], strict=True))
-        return tuple(
-            cases.outputs(
-                call(la, row, given, initial_state=cases.pack(row, state), return_state=True)
-            )
-        )
-
-    tensors = (*operands.values(), *start.values())
-    assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
-
-
-@EACH
 def test_some_operands_require_grad(row):
     full = leaves(make(row))
     call(la, row, full).sum().backward()
@@ -186,14 +174,6 @@ def test_second_derivatives_are_refused(row):
     (grad,) = torch.autograd.grad(call(la, row, operands).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="gradients of gradients"):
         grad.sum().backward()
-
-
-@EACH
-def test_inference_mode(row):
-    operands = make(row)
-    with torch.inference_mode():
-        o = call(la, row, operands)
-    assert_same(o, call(la, row, operands))
 
 
 MAPS = [

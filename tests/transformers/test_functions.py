@@ -79,30 +79,40 @@ def update_operands(groups, *, dtype=torch.float32):
     ]  # fmt: skip
 
 
+def updated(change=lambda operands: operands, groups=2, grad=False, **options):
+    """The library's results and linattn's of an update, with the states that it writes to."""
+    found = []
+    for owner in functions("mamba2"):
+        operands = change(update_operands(groups))
+        x = operands[1].requires_grad_(grad)
+        y = owner.mamba2_selective_state_update(*operands, **options)
+        slopes = torch.autograd.grad(y.square().sum(), x) if grad else ()
+        found.append((y.detach(), operands[0].detach(), *slopes))
+    agree(found)
+
+
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [True, False])
-def test_mamba2_selective_state_update(groups, gated, transposed):
+@pytest.mark.parametrize("grad", [True, False])
+def test_mamba2_selective_state_update(groups, gated, transposed, grad):
     """It writes to the state, however that lies in memory."""
-    z, found = normal(2, 4, 6, seed=8) if gated else None, []
-    for owner in functions("mamba2"):
-        state, *rest = update_operands(groups)
-        if transposed:
-            state = state.mT.contiguous().mT
-        y = owner.mamba2_selective_state_update(state, *rest, dt_softplus=True, z=z)
-        found.append((y, state))
-    agree(found)
+
+    def change(operands):
+        state, *others = operands
+        return [state.mT.contiguous().mT if transposed else state, *others]
+
+    z = normal(2, 4, 6, seed=8) if gated else None
+    updated(change, groups, grad, dt_softplus=True, z=z)
 
 
-def test_mamba2_update_with_gradients():
-    found = []
-    for owner in functions("mamba2"):
-        state, x, *rest = update_operands(2)
-        x.requires_grad_()
-        y = owner.mamba2_selective_state_update(state, x, *rest, dt_softplus=True)
-        y.square().sum().backward()
-        found.append((y.detach(), state.detach(), x.grad))
-    agree(found)
+@pytest.mark.parametrize("place", [2, 3, 7])
+def test_decays_of_each_channel_its_own(place):
+    def change(operands):
+        operands[place] = operands[place] * normal(*operands[place].shape, seed=9).exp()
+        return operands
+
+    updated(change)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -166,19 +176,6 @@ def test_packed_states():
     close(state, alone[1])
 
 
-def test_other_devices():
-    """One tensor elsewhere is enough."""
-    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
-    operands = gated_delta_operands(3, 2, 2)
-    delta(*operands)
-    with pytest.raises(Called):
-        delta(*(x.to("meta") for x in operands))
-    with pytest.raises(Called):
-        delta(*operands, initial_state=torch.zeros(2, 2, 8, 6, device="meta"))
-    with pytest.raises(Called):
-        delta(*operands[:4], operands[4].to_sparse())
-
-
 def test_whole_models_elsewhere():
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -187,54 +184,46 @@ def test_whole_models_elsewhere():
             assert there(torch.zeros(1, 5, dtype=torch.long)).logits.is_meta
 
 
+DELTA, ONE = gated_delta_operands(3, 2, 2), [x[:1] for x in gated_delta_operands(3, 2, 2)]
+SCAN = [normal(1, 3, 4, 6), normal(1, 3, 4), normal(4), normal(1, 3, 2, 8), normal(1, 3, 2, 8), 16]
+X, WEIGHT, STATE = normal(1, 5, 3), normal(5, 4), normal(1, 5, 4)
+BOUNDS = torch.tensor([0, 3])
+NAMES = {"delta": "torch_chunk_gated_delta_rule", "scan": "mamba2_chunk_scan"}
+#: Calls that are the library's: with one tensor elsewhere, keywords and forms that linattn has not.
+LIBRARYS = [
+    ("delta", [x.to("meta") for x in DELTA], {}),
+    ("delta", DELTA, {"initial_state": torch.zeros(2, 2, 8, 6, device="meta")}),
+    ("delta", [*DELTA[:4], DELTA[4].to_sparse()], {}),
+    ("delta", DELTA, {"scale": 0.5}),
+    ("delta", DELTA, {"head_first": False}),
+    ("delta", DELTA, {"cu_seqlens": BOUNDS}),  # there are two rows
+    ("delta", DELTA, {"seq_idx": torch.zeros(2, 3)}),
+    ("delta", ONE, {"seq_idx": torch.tensor([[0, 1]])}),
+    ("scan", SCAN, {"z": normal(1, 3, 4, 6)}),
+    ("scan", SCAN, {"initial_states": normal(1, 4, 6, 8), "cu_seqlens": BOUNDS}),
+    *(("causal_conv1d_fn", [X, WEIGHT, None, x], {}) for x in ("gelu", "relu")),
+    *(
+        ("causal_conv1d_update", [X, normal(1, 5, 4), WEIGHT, None, x], {})
+        for x in ("gelu", "relu")
+    ),
+    ("causal_conv1d_update", [X, normal(1, 5, 2), WEIGHT], {}),  # a state shorter than the filter
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "options"), LIBRARYS)
+def test_calls_that_are_left_to_the_library(name, operands, options):
+    calls = functions("qwen3_next" if name == "delta" else "mamba2")[1]
+    with pytest.raises(Called):
+        getattr(calls, NAMES.get(name, name))(*operands, **options)
+
+
 def test_keywords():
-    """Those that every part of a model is given are let pass; others are the library's."""
+    """Those that every part of a model is given are let pass."""
     delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
-    operands = gated_delta_operands(3, 2, 2)
-    o, _ = delta(*operands)
     let_pass = {"position_ids": torch.arange(3), "max_length_q": 3, "head_first": None}
-    assert torch.equal(delta(*operands, **let_pass)[0], o)
-    for more in (
-        {"scale": 0.5}, {"head_first": False}, {"cu_seqlens": torch.tensor([0, 3])},
-        {"seq_idx": torch.zeros(2, 3)},
-    ):  # fmt: skip
-        with pytest.raises(Called):  # there are two rows
-            delta(*operands, **more)
-    one = [x[:1] for x in operands]
-    delta(*one, cu_seqlens=torch.tensor([0, 3]))
-    delta(*one, seq_idx=torch.tensor([[0, 1, 1]]))
-    with pytest.raises(Called):
-        delta(*one, seq_idx=torch.tensor([[0, 1]]))
-
-
-@pytest.mark.parametrize("place", [2, 3, 7])
-def test_decays_of_each_channel_its_own(place):
-    found = []
-    for owner in functions("mamba2"):
-        operands = update_operands(2)
-        operands[place] = operands[place] * normal(*operands[place].shape, seed=9).exp()
-        y = owner.mamba2_selective_state_update(*operands)
-        found.append((y, operands[0]))
-    agree(found)
-
-
-def test_forms_that_linattn_has_not():
-    calls = functions("mamba2")[1]
-    x, weight = normal(1, 5, 3), normal(5, 4)
-    for activation in ("gelu", "relu"):
-        with pytest.raises(Called):
-            calls.causal_conv1d_fn(x, weight, None, activation)
-        with pytest.raises(Called):
-            calls.causal_conv1d_update(x, normal(1, 5, 4), weight, None, activation)
-    with pytest.raises(Called):  # a state shorter than the filter
-        calls.causal_conv1d_update(x, normal(1, 5, 2), weight)
-    scan = [normal(1, 3, 4, 6), normal(1, 3, 4), normal(4), normal(1, 3, 2, 8), normal(1, 3, 2, 8)]
-    with pytest.raises(Called):
-        calls.mamba2_chunk_scan(*scan, 16, z=normal(1, 3, 4, 6))
-    with pytest.raises(Called):
-        calls.mamba2_chunk_scan(
-            *scan, 16, initial_states=normal(1, 4, 6, 8), cu_seqlens=torch.tensor([0, 3])
-        )
+    assert torch.equal(delta(*DELTA, **let_pass)[0], delta(*DELTA)[0])
+    delta(*ONE, cu_seqlens=BOUNDS)
+    delta(*ONE, seq_idx=torch.tensor([[0, 1, 1]]))
 
 
 def test_export_and_compile():

@@ -73,28 +73,21 @@ def test_everything_is_patched_and_given_back():
         assert all(x is before[m][name] for name, x in vars(m).items())
 
 
-def test_with_statement():
+def test_contexts():
+    """An inner one leaves what was patched before it; undo() of any call gives all back."""
     m = module("qwen3_next")
     own = m.torch_chunk_gated_delta_rule
-    with patch_transformers():
-        assert m.torch_chunk_gated_delta_rule is not own
-    assert m.torch_chunk_gated_delta_rule is own
     with pytest.raises(KeyError), patch_transformers():
+        assert m.torch_chunk_gated_delta_rule is not own
         raise KeyError
     assert m.torch_chunk_gated_delta_rule is own
-
-
-def test_twice():
-    """An inner context leaves what was patched before it; undo() of any call gives all back."""
-    m = module("qwen3_next")
-    own = m.torch_chunk_gated_delta_rule
     patch_transformers()
     ours = m.torch_chunk_gated_delta_rule
     again = patch_transformers()
-    assert m.torch_chunk_gated_delta_rule is ours
     with patch_transformers():
-        pass
+        assert m.torch_chunk_gated_delta_rule is ours
     assert m.torch_chunk_gated_delta_rule is ours
+    again.undo()
     again.undo()
     assert m.torch_chunk_gated_delta_rule is own
 
@@ -124,16 +117,18 @@ def test_threads():
     assert m.torch_chunk_gated_delta_rule is own
 
 
-def test_what_others_put_there_stays():
+def test_what_others_put_there_stays(capfd):
+    """And nothing is printed."""
     m = module("qwen3_next")
     own = m.torch_chunk_gated_delta_rule
     try:
         with patch_transformers():
-            m.torch_chunk_gated_delta_rule = test_with_statement
+            m.torch_chunk_gated_delta_rule = test_contexts
             assert f"{m.__name__}.torch_chunk_gated_delta_rule" not in patched()
-        assert m.torch_chunk_gated_delta_rule is test_with_statement
+        assert m.torch_chunk_gated_delta_rule is test_contexts
     finally:
         m.torch_chunk_gated_delta_rule = own
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", [name for name in STAND_INS if "." not in name])
@@ -251,13 +246,6 @@ def test_modules_imported_later(interpreter):
     """No model is imported for it, and nothing is printed."""
     out, err = interpreter(LATER, PYTHONPATH=str(Path(linattn.__file__).parents[1]))
     assert out == "" and "linattn" not in err
-
-
-def test_nothing_is_printed(capfd):
-    with patch_transformers() as patch:
-        patched()
-    patch.undo()
-    assert capfd.readouterr() == ("", "")
 
 
 def test_without_transformers(monkeypatch):
