@@ -24,7 +24,7 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
     -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
 # Layers, models and documents reach the same code as these.
 flags=(-O0 "${count[@]}")
-tests=(tests/guarantees tests/operators tests/jax/test_{errors,results,transforms}.py)
+tests=(tests/guarantees tests/operators tests/jax/test_{errors,every_case,results,transforms}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate) tests=(tests/guarantees tests/operators)

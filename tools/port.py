@@ -41,7 +41,7 @@ def needs_python(source):
     return re.search(r"Python\.h|numpy_api\.h|xla\.h", source.read_text()) is not None
 
 
-def kernels(target, isa, folder, level="-O3"):
+def kernels(target, isa, folder, level="-O3", dtypes=("f32", "f64")):
     """Objects of the kernels, of float32 and of float64."""
     march = [f"-march={isa}"] if isa.startswith("x86") else []
     march += ["-fPIC"] if "linux" in target else []
@@ -53,7 +53,7 @@ def kernels(target, isa, folder, level="-O3"):
         return place
 
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(compile_unit, ("f32", "f64")))
+        return list(pool.map(compile_unit, dtypes))
 
 
 def digests(target, isa, folder):

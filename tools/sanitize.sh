@@ -29,7 +29,7 @@ address)
     tests=(
         tests/guarantees
         tests/operators
-        tests/jax/test_{errors,results,xla_ffi}.py
+        tests/jax/test_{errors,every_case,results,xla_ffi}.py
         tests/tools/test_c_{interface,mistakes}.py
         tests/torch/test_{complex,direct,errors,fused,half_states,machinery,memory,pools,results,runner}.py
         --ignore tests/guarantees/test_guarded.py

@@ -58,9 +58,9 @@ def test_the_program_of_digests_compiles(tmp_path, target):
     port.zig(target, "-O0", "-Isrc/ext", "-c", "tools/digests.c", "-o", tmp_path / "object")
 
 
-@pytest.mark.parametrize("target", list(ISAS)[:2])
-def test_the_kernels_compile(tmp_path, target):
-    port.kernels(target, ISAS[target], tmp_path, "-O0")
+@pytest.mark.parametrize(("target", "dtype"), zip(ISAS, ("f32", "f64"), strict=False))
+def test_the_kernels_compile(tmp_path, target, dtype):
+    port.kernels(target, ISAS[target], tmp_path, "-O0", [dtype])
 
 
 WHEELS = {

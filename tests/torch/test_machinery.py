@@ -5,6 +5,7 @@ import torch
 import torch_cases as cases
 from bounds import close
 from slow import slow
+from table import first_of
 from torch_cases import EACH, POSITIVE, ROWS, assert_same, call, leaves, make
 
 import linattn
@@ -30,10 +31,11 @@ def _arguments(monkeypatch, row, run):
 
 #: What torch.library.opcheck looks at; tracing both ways takes long.
 CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
+TRACED = [pytest.param(x, ["test_aot_dispatch_dynamic"], marks=pytest.mark.slow)
+          for x in first_of(ROWS)]  # fmt: skip
 
 
-@pytest.mark.parametrize("checks", [CHECKS, *slow(["test_aot_dispatch_dynamic"])])
-@EACH
+@pytest.mark.parametrize(("row", "checks"), [*((x, CHECKS) for x in ROWS), *TRACED], ids=str)
 def test_opcheck(row, checks, monkeypatch):
     operands = leaves(make(row))
 

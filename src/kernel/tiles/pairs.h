@@ -151,8 +151,8 @@ reaches_infinity(ivec most)
 #endif
 }
 
-/* Converts by f(..., by), which returns whether a number that the processor converted is
- * not finite: all of them are converted one by one then, and where it converts none.
+/* Converts by f(..., by), which returns whether a number that the processor converted
+ * is not finite: all of them are converted one by one then, and where it converts none.
  * Whether that was so. */
 #define LA_CONVERT(f, by, ...)                                                         \
     (one_by_one(by) == LA_BFLOAT_PRODUCTS || f(__VA_ARGS__, LA_NATIVE_PRODUCTS)        \
