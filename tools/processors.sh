@@ -20,12 +20,12 @@ cd "$(dirname "$0")/.."
 
 chosen='test_attention or test_dplr or test_sixteen_bits or test_adjoint or test_packed
     or (test_values and (test_gates or test_maps or test_leading_axes or 16-4-5))
-    or (test_parts and (test_steps or test_key_lengths or float32-33)) or test_heads or test_cross_attention or test_eps_and_scale
+    or (test_parts and (test_steps or test_key_lengths or float32-33)) or test_cross_attention or test_eps_and_scale
     or (test_half and not test_rounding and not without)
     or (test_numerics and (large_and_small or test_maps))
-    or (test_conv and (twin or every_split))
-    or (test_interleave and interleaved_heads_of_other)
-    or (test_scratch and (elementwise or convolution or softmax-float32))'
+    or (test_conv and (plain_convolution or one_token))
+    or (test_interleave and test_other_dtypes)
+    or (test_scratch and (elementwise or table-float32))'
 files=(tests/guarantees/test_{adjoint,half,interleave,numerics,parts,scratch,twin,values}.py
     tests/operators/test_{attention,delta,gated,gated_delta,dplr,conv_values,conv_states}.py)
 
