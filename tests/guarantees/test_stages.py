@@ -79,6 +79,18 @@ def test_a_call_that_chooses_stages(threads, made, count):
 
 
 @BOTH
+def test_an_empty_sequence_beside_long_ones(threads, backward):
+    """It hands its state, or the gradient of it, through stages that the call chooses."""
+    case, cuts = GATED[0], [0, 0, 20000, 20000, 40000]
+    operands, given = make(case, (1,), 40000, 16, 16), start(case, (1, len(cuts) - 1), 16, 16)
+    f, options = call(case, backward, {"initial_state": given})
+    threads(1)
+    expected = f(operands, cu_seqlens=cuts, **options)
+    threads(16)
+    assert_same(f(operands, cu_seqlens=cuts, **options), expected)
+
+
+@BOTH
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("feature_map", ["elu", "exp", "l2norm", "dpfp"])
 def test_maps(stages, feature_map, normalize, backward):
