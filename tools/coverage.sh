@@ -22,9 +22,9 @@ folder=src/ext
 # Counters are in a mapped file, so that a child process counts even if it ends abruptly.
 count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
     -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
-# Layers, models and documents reach the same code as these.
+# Models, documents and other bridges reach the same code as these.
 flags=(-O0 "${count[@]}")
-tests=(tests/guarantees tests/operators tests/jax/test_{errors,every_case,results,transforms}.py)
+tests=(tests/guarantees tests/operators tests/jax tests/torch tests/tools/test_c_{interface,mistakes}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate) tests=(tests/guarantees tests/operators)
