@@ -120,6 +120,15 @@ def test_batches(kind):
     assert np.isnan(p[1]).all() and np.isnan(end.s[1]).all()
 
 
+def test_threads_change_no_bit(threads):
+    """More heads for each thread than it takes at a time."""
+    operands, state, options = make(KINDS[0], Layer(16, 32, 64, 64), lead=(), dtype=np.float32)
+    threads(1)
+    expected = linattn.fused_gated_delta_step(*operands, state, **options)
+    threads(3)
+    assert_same(linattn.fused_gated_delta_step(*operands, state, **options), expected)
+
+
 def test_as_the_functions_that_it_is_made_of():
     layer = Layer(2, 4, 8, 6)
     (x, a, b), state, options = make(KINDS[0], layer)
