@@ -16,7 +16,7 @@ def spread(x):
 
 
 def by_tap(x):
-    return np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return np.array(x.swapaxes(-1, -2), order="C").swapaxes(-1, -2)
 
 
 #: Layouts of a token, of filters and of a state.

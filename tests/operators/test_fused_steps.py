@@ -122,7 +122,7 @@ def test_batches(kind):
 
 def test_threads_change_no_bit(threads):
     """More heads for each thread than it takes at a time."""
-    operands, state, options = make(KINDS[0], Layer(16, 32, 64, 64), lead=(), dtype=np.float32)
+    operands, state, options = make(KINDS[0], Layer(16, 64, 128, 128), lead=(), dtype=np.float32)
     threads(1)
     expected = linattn.fused_gated_delta_step(*operands, state, **options)
     threads(3)
