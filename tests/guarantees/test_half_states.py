@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fused_cases import LAYERS, make
 from half_states import RULES, growth
+from layouts import features_first
 from slow import each, looped
 from table import CASES, FIRST, apply, rows, same
 
@@ -25,10 +26,6 @@ def narrow(state, half):
 
 def wide(state):
     return apply(lambda x: x.astype(np.float32), state)
-
-
-def by_columns(x):
-    return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if x.ndim > 1 else x
 
 
 def strided(x):
@@ -60,7 +57,7 @@ def check_bits(case, half, dtype, d, m):
     state = narrow(case.state(LEAD, dtype="float32", d=d, m=m), half)
     for t in range(3):
         o, after = case.one_step(operands, t, wide(state))
-        for layout in (np.array, by_columns, strided):
+        for layout in (np.array, features_first, strided):
             given = apply(layout, state)
             assert same(case.one_step(operands, t, given), (o, narrow(after, half)))
             assert same(given, state)
@@ -127,7 +124,7 @@ def test_convolution_of_sequences(half, taps, n):
     x = rng.standard_normal((2, n, 21)).astype(np.float32)
     weight = rng.standard_normal((21, taps)).astype(np.float32)
     state = rng.standard_normal((2, 21, taps - 1)).astype(half)
-    for layout in (np.array, by_columns):
+    for layout in (np.array, features_first):
         o, after = linattn.causal_conv1d(x, weight, initial_state=layout(state), return_state=True)
         expected, last = linattn.causal_conv1d(
             x, weight, initial_state=wide(state), return_state=True

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conv_cases import ACTIVATIONS, DTYPES, make
 from isas import ISAS
+from layouts import features_first
 
 import linattn
 
@@ -15,14 +16,9 @@ def spread(x):
     return np.repeat(x, 2, -1)[..., ::2]
 
 
-def by_tap(x):
-    return np.array(x.swapaxes(-1, -2), order="C").swapaxes(-1, -2)
-
-
 #: Layouts of a token, of filters and of a state.
-WAYS = *product((spread,), (np.array, by_tap, spread), (np.array, by_tap, spread)), (
-    np.array, by_tap, by_tap,
-)  # fmt: skip
+EITHER = np.array, features_first, spread
+WAYS = (*product((spread,), EITHER, EITHER), (np.array, features_first, features_first))
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -57,7 +53,10 @@ def test_large_results_have_the_same_bits():
         np.testing.assert_array_equal(y[len(y) - len(whole[rows]) :], whole[rows])
     for offset in (0, 3):
         out = np.empty(9001 * 520 + offset, np.float32)[offset:]
-        for given, room in ((x, out.reshape(9001, 520)), (by_tap(x), out.reshape(520, 9001).T)):
+        for given, room in (
+            (x, out.reshape(9001, 520)),
+            (features_first(x), out.reshape(520, 9001).T),
+        ):
             linattn.causal_conv1d(given, weight, b, activation="silu", out=room)
             np.testing.assert_array_equal(room, whole)
 
@@ -73,7 +72,7 @@ def test_orders_of_axes_change_no_bit(dtype):
         options = {"activation": "silu", "initial_state": state}
         expected = linattn.causal_conv1d(x, weight, b, **options)
         for x_axes, out_axes, offset in product((1, 2), (1, 2), (0, 3)):
-            turned = by_tap(x) if x_axes == 2 else x
+            turned = features_first(x) if x_axes == 2 else x
             memory = np.empty(x.size + offset, dtype)[offset:]
             out = memory.reshape(x.swapaxes(-1, -out_axes).shape).swapaxes(-1, -out_axes)
             linattn.causal_conv1d(turned, weight, b, out=out, **options)
@@ -106,7 +105,7 @@ def test_shares_of_threads(threads, dtype, lead, packed, n, c):
     state = rng.standard_normal((*lead, *(3,) * packed, c, 3)).astype(np.float32)
     bounds |= {"initial_state": state, "return_state": True, "activation": "silu"}
     found = []
-    for count, tokens in product((1, 2, 7, 16), (x, by_tap(x))):
+    for count, tokens in product((1, 2, 7, 16), (x, features_first(x))):
         threads(count)
         found.append(linattn.causal_conv1d(tokens, weight, **bounds))
     for o, after in found[1:]:

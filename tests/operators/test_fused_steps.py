@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from bounds import close
 from fused_cases import LAYERS, Layer, bound, check, expected, make
+from layouts import features_first
 from states import assert_same
 
 import linattn
@@ -70,10 +71,7 @@ def test_layouts(kind):
     operands, state, options = make(kind, layer, lead=(3, 2))
     o, after = getattr(linattn, kind)(*operands, state, **options)
     moved = [np.flip(np.repeat(x[::-1], 2, -1)[..., ::2][..., ::-1], -1)[::-1] for x in operands]
-    columns = linattn.FusedState(
-        np.ascontiguousarray(state.conv.swapaxes(-1, -2)).swapaxes(-1, -2),
-        np.ascontiguousarray(state.s.swapaxes(-1, -2)).swapaxes(-1, -2),
-    )
+    columns = linattn.FusedState(*map(features_first, state))
     for x, y in zip((moved, columns), (operands, state), strict=True):
         assert_same(x, y)
     p, end = getattr(linattn, kind)(*moved, columns, **options)

@@ -18,7 +18,14 @@ def token_major(x: np.ndarray) -> np.ndarray:
     """A (B, H, n, d) view of (B, n, H, d) memory."""
     if x.ndim < 3:
         return x
-    return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+    return x.swapaxes(-2, -3).copy().swapaxes(-2, -3)
+
+
+def features_first(x: np.ndarray) -> np.ndarray:
+    """An (..., n, d) view of (..., d, n) memory of its own."""
+    if x.ndim < 2:
+        return x
+    return x.swapaxes(-1, -2).copy().swapaxes(-1, -2)
 
 
 def unaligned(x: np.ndarray) -> np.ndarray:
@@ -36,7 +43,7 @@ def read_only(x: np.ndarray) -> np.ndarray:
 LAYOUTS = {
     "token_major": token_major,
     "fortran": lambda x: x.copy(order="F"),
-    "features_first": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "features_first": features_first,
     "padded_rows": lambda x: _inside(x, (..., slice(1, None))),
     "every_second_column": lambda x: _inside(x, (..., slice(1, None, 2))),
     "every_second_row": lambda x: _inside(x, (..., slice(None, None, 2), slice(None))),
