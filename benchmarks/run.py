@@ -65,7 +65,7 @@ def main() -> int:
         parser.error(f"no such family: {', '.join(sorted(unknown))}")
     os.environ.setdefault("NPROC", "1")  # JAX's threads, read when it is imported
     if args.smoke:
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # it compiles for minutes
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling takes minutes
     reports, failed = [], False
     for family in args.families or FAMILIES:
         rows = [

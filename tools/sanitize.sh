@@ -93,7 +93,8 @@ fi
 
 # Any finding ends the process, with the stack on stderr.  Python leaks by design, and
 # ThreadSanitizer cannot see its locks.  Tests ask for more memory than there is, and expect a
-# MemoryError.  The usual 256 MiB of freed memory that is not used again take a fifth of the time.
+# MemoryError.  Freed memory is kept from use for a while, to find accesses to it: 32 MiB of it, since
+# the usual 256 MiB take a fifth of the time.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=32
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1

@@ -151,7 +151,7 @@ class Net:
         Transformers.module(model.family)
         package = importlib.import_module(f"transformers.models.{model.family}")
         small = {x: 64 for x in ("vocab_size", "intermediate_size") if tiny and x in model.given}
-        if tiny and model.family not in ("mamba2", "recurrent_gemma"):  # whose heads fill it
+        if tiny and model.family not in ("mamba2", "recurrent_gemma"):  # whose heads determine it
             small |= {"hidden_size": 256}
         config = getattr(package, model.config)(**model.given | small)
         self.net = getattr(package, model.kind)(config).eval()
