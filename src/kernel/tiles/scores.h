@@ -53,7 +53,7 @@ INLINE void
 score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, const int rows,
            const enum la_products by)
 {
-    vec acc[4 * MR][NR];
+    vec acc[2 * MR][NR];
     clear_tile(acc, rows, 1);
     la_fetch_some(c->ahead);
     tile_by(acc, rows, 1, block_at(c->pairs.a, i, 0), 0,
@@ -67,12 +67,12 @@ INLINE void
 score_tiles(const struct sweep *c, const enum la_products by)
 {
     const ptrdiff_t rows = round_up(c->rows, MR);
-    for (ptrdiff_t i = 0, many; i < rows; i += many ? 4 * MR : MR) {
-        many = rows - i >= 4 * MR;
+    for (ptrdiff_t i = 0, many; i < rows; i += many ? 2 * MR : MR) {
+        many = rows - i >= 2 * MR;
         const ptrdiff_t first = c->upper ? i / VL * VL : 0;
-        const ptrdiff_t end = c->upper ? rows : i + (many ? 4 * MR : MR);
+        const ptrdiff_t end = c->upper ? rows : i + (many ? 2 * MR : MR);
         for (ptrdiff_t col = first; many && col < end; col += VL) {
-            score_tile(c, i, col, 4 * MR, by);
+            score_tile(c, i, col, 2 * MR, by);
         }
         for (ptrdiff_t col = first; !many && col < end; col += VL) {
             score_tile(c, i, col, MR, by);
