@@ -106,7 +106,7 @@ run_interleaved(void *arg, size_t item, int lane)
     const ptrdiff_t first = (ptrdiff_t)item / job->groups * job->last + group;
     const ptrdiff_t left = job->last - group;
     const ptrdiff_t heads = left < job->group ? left : job->group;
-    struct la_fetch ahead = {0};
+    struct la_fetch ahead = {.far = 1};
     struct interleaved heads_now[LA_INTERLEAVE_HEADS];
     /* At least one slice: without tokens, states are still passed through. */
     ptrdiff_t longest = 1;
