@@ -311,11 +311,12 @@ static struct la_scratch
 take_records(const struct job *job, struct la_staged *x, int threads)
 {
     const struct la_stages *stages = &job->table->stages[job->call->signature->op];
-    const size_t record = stages->record(&job->head);
-    const ptrdiff_t most = chunks_per_group(job, record, x->count, threads);
-    struct la_chunks group = {.most = most};
+    struct la_chunks group = {.parts = (ptrdiff_t)x->parts};
     struct la_head h = job->head;
     h.chunks = &group;
+    const size_t record = stages->record(&h);
+    const ptrdiff_t most = chunks_per_group(job, record, x->count, threads);
+    group.most = most;
     const size_t shared = stages->shared(&h);
     const size_t slots = (size_t)x->slots, all = slots * (size_t)most + slots + 1;
     size_t bytes;

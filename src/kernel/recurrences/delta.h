@@ -103,7 +103,23 @@ struct delta_chunk {
     struct block u, e;    /* e.x is NULL if errors are not wanted */
     struct block o;       /* A S, then O, if outputs are wanted */
     struct beta beta;
+    /* With one decay per token: factors of rows of [E; A] S and of U in the state, for
+     * which `far` holds them; or NULL. */
+    const T *start, *end;
+    struct block far;
 };
+
+/* y (MR, nr) o the factors of its rows. */
+INLINE void
+scale_tile(vec y[][NR], const int nr, const T *factor)
+{
+    LA_EACH(r, MR) {
+        const vec x = vset1(factor[r]);
+        LA_EACH(j, nr) {
+            y[r][j] *= x;
+        }
+    }
+}
 
 /* U, and E, of one column tile, MR rows at a time: subtract the product with earlier
  * rows, then solve among the MR rows in registers.  For DPLR (`dplr`), U is the product
@@ -117,6 +133,9 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
         const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
         tile_load(y, nr, block_at(c->read.o, i, col));
+        if (c->start != NULL) {
+            scale_tile(y, nr, c->start + i);
+        }
         tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
         if (dplr) {
             const struct block given = block_at(c->given, 0, col);
@@ -146,6 +165,10 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
             }
         }
         tile_store(block_at(u, i, 0), y, nr);
+        if (c->end != NULL) {
+            scale_tile(y, nr, c->end + i);
+            tile_store(block_at(c->far, i, col), y, nr);
+        }
     }
 }
 
@@ -167,6 +190,9 @@ attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
         const struct block o = block_at(c->o, i, col);
         vec y[MR][NR];
         tile_load(y, nr, o);
+        if (c->start != NULL) {
+            scale_tile(y, nr, c->start + i);
+        }
         attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
         if (dplr) {
             attend_to(y, nr, c->pk, block_at(c->given, 0, col), i);
@@ -227,10 +253,11 @@ delta_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Loads what the tokens t write, and their triangle. */
+/* Loads what the tokens t write and, if outputs are wanted, what they read; and their
+ * triangles. */
 static void
-load_delta_writers(const struct la_head *h, const struct delta_scratch *r,
-                   struct delta_chunk *c, struct span t)
+load_delta(const struct la_head *h, const struct delta_scratch *r,
+           struct delta_chunk *c, struct span t)
 {
     c->rows = c->write.rows = round_up(t.rows, MR);
     c->keys = keys_left(h, t);
@@ -238,6 +265,11 @@ load_delta_writers(const struct la_head *h, const struct delta_scratch *r,
     c->v = values(h, t, r->v);
     load_beta(h, t, &r->beta);
     triangle(r->l, r->ba, r->ba, c->rows, h->d);
+    if (c->p.x != NULL) {
+        const struct block a = block_at(r->ba, c->rows, 0);
+        load_mapped(a, &h->q, t, h->d, h->map);
+        triangle(c->p, a, r->ba, c->rows, h->d);
+    }
 }
 
 /* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
@@ -250,13 +282,10 @@ delta_chunks(const struct la_head *h, const struct delta_scratch *r,
             return -1;
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, look);
-        load_delta_writers(h, r, c, t);
-        const struct block a = block_at(r->ba, c->rows, 0);
+        load_delta(h, r, c, t);
         c->read.rows = 2 * c->rows;
         c->o = block_at(r->bo, c->rows, 0);
-        load_mapped(a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        triangle(r->p, a, r->ba, c->rows, h->d);
         delta_columns(c);
         store_rows(&h->o, t, h->m, c->o, r->scale);
     }
@@ -275,7 +304,7 @@ delta_blocks(const struct la_head *h, const struct delta_scratch *r,
             return -1;
         }
         t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->read.ahead);
-        load_delta_writers(h, r, c, t);
+        load_delta(h, r, c, t);
         c->read.rows = c->rows;
         delta_columns(c);
         if (ends_token_block(h, t) &&

@@ -10,8 +10,8 @@
 
 /* What all groups share. */
 struct delta_memory {
-    T *lost, *s_lost; /* what S and, in the second pass, S^T and R have lost */
-    T *r_lost;
+    struct delta_shared first; /* S, in the first pass */
+    T *s_lost, *r_lost;        /* what S^T and R have lost, in the second */
     struct groups groups;
     struct la_array errors; /* E or U, (n,m) */
 };
@@ -26,7 +26,7 @@ static struct delta_memory
 take_memory_of(const struct la_head *h, struct arena *arena)
 {
     struct delta_memory x;
-    x.lost = take_lost(h, arena); /* where delta_stages.h expects it */
+    x.first = take_delta_shared(h, arena); /* where delta_stages.h expects it */
     x.s_lost = take_state(arena, h->d, h->m);
     x.r_lost = take_state(arena, h->d, h->m);
     x.groups = take_groups(h, arena, delta_chunk_rows(h->d));
@@ -49,7 +49,7 @@ take_adjoint_of(const struct la_head *h, struct arena *arena, enum delta_rule ru
     const ptrdiff_t rows = delta_chunk_rows(h->d);
     const int dplr = rule == LA_DPLR;
     struct arena second = *arena;
-    struct delta_adjoint x = {.forward = take_record_of(h, arena, rule)};
+    struct delta_adjoint x = {.forward = take_record_of(h, arena, rule, 0)};
     if (!dplr) {
         x.forward.errors = take_block(arena, rows, h->m);
     }

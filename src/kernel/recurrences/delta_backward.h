@@ -74,6 +74,8 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
         .e = chunk->e,
         .beta = chunk->beta,
     };
+    const struct delta_scratch x = {
+        .ba = chunk->ab, .v = r->v, .l = chunk->l, .beta = chunk->beta};
     c.read.a = c.write.b = chunk->ab;
     c.read.o = chunk->du;
     c.write.v = chunk->u;
@@ -92,12 +94,8 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
             }
         }
         t = span(i, r->rows, i + r->rows, token_block_end(h, i), &ahead);
-        c.rows = c.read.rows = c.write.rows = round_up(t.rows, MR);
-        c.keys = keys_left(h, t);
-        load_features(h, t, chunk->ab);
-        c.v = values(h, t, r->v);
-        load_beta(h, t, &chunk->beta);
-        triangle(chunk->l, chunk->ab, chunk->ab, c.rows, h->d);
+        c.read.rows = round_up(t.rows, MR);
+        load_delta(h, &x, &c, t);
         delta_columns(&c);
         store_rows(&r->errors, t, h->m, chunk->e, NULL);
         if (ends_token_block(h, t) && delta_block_dq(h, chunk, r->s, t)) {

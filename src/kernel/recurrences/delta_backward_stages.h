@@ -17,9 +17,8 @@ begin_errors(const struct la_head *h, const struct delta_record *first,
 {
     const struct groups *groups = &memory->groups;
     begin_delta(h, first);
-    transpose_panels(h, state_of_group(h, groups->states),
-                     field_before(h->chunks, first->s, 0));
-    transpose_panels(h, state_of_group(h, groups->losses), memory->lost);
+    transpose_panels(h, state_of_group(h, groups->states), first->s);
+    transpose_panels(h, state_of_group(h, groups->losses), memory->first.lost);
     return 0;
 }
 
@@ -36,7 +35,7 @@ store_errors(const struct la_head *h, const struct delta_record *first,
         const struct span t = delta_tokens(h, &x, i, &ahead);
         const ptrdiff_t rows = round_up(t.rows, MR);
         store_rows(&memory->errors, t, h->m,
-                   x.rule == LA_DPLR ? block_at(x.vu, rows, 0) : x.errors, NULL);
+                   x.rule == LA_DPLR ? block_at(x.vuo, rows, 0) : x.errors, NULL);
     }
     return 0;
 }
@@ -242,11 +241,14 @@ stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
 {
     struct arena of_records = {h->chunks->records, 0}, shared = {h->chunks->shared, 0},
                  scratch = {h->scratch, 0};
-    const struct delta_adjoint first = take_adjoint_of(h, &of_records, rule);
+    struct delta_adjoint first = take_adjoint_of(h, &of_records, rule);
     const struct delta_memory memory = take_memory_of(h, &shared);
     const struct gated_delta_reverse stage = take_gradient_of(h, &scratch, rule);
+    const struct delta_results errors = {.scale = stage.base.scale,
+                                         .pairs = stage.base.pairs};
     const int reverse = h->chunks->reverse;
     const struct decay_chunk *decays = reverse ? &first.decays : &first.forward.decays;
+    first.forward.s = memory.first.s;
     switch (h->stage.kind) {
     case LA_CUT:
         return cut_group(h, &memory.groups, rule == LA_DELTA ? NULL : decays,
@@ -260,7 +262,7 @@ stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
     case LA_CARRY:
         return reverse ? carry_delta_states(h, &first, &memory, rule) ||
                              carry_delta_gradients(h, &first, &stage, &memory, rule)
-                       : carry_delta(h, &first.forward, stage.base.pairs);
+                       : carry_delta(h, &first.forward, &errors);
     default:
         return reverse ? finish_adjoint(h, &first, &stage, rule)
                        : store_errors(h, &first.forward, &memory);

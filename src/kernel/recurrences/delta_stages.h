@@ -1,162 +1,42 @@
 /* delta_stages.h: the delta rules (delta.h, gated_delta.h) in stages (stages.h).
  *
  * The state is carried by panels of its columns, which never interact: each thread
- * computes the product with the state, the substitution and the sum added to the state.
- * Triangles and decays are prepared, and the products with queries finished, by
- * chunks. */
+ * computes the product with the state, the substitution and the sum added to the state,
+ * and outputs as well if there is a panel for every thread.  Otherwise records keep the
+ * states, and outputs are finished by chunks. */
 #ifndef LA_DELTA_STAGES_H
 #define LA_DELTA_STAGES_H
 
-#include "delta_panels.h"
-#include "gated_delta.h"
-#include "../decays/decay_stages.h"
+#include "delta_records.h"
 
-enum delta_rule { LA_DELTA, LA_GATED_DELTA, LA_DPLR };
-
-/* The record of a chunk: E, B and far B, which are one without decays; L, and for DPLR
- * that of its given keys; V, if it is not read in place; [V; U], without V but for
- * DPLR; and the state before it, by panels. */
-struct delta_record {
-    enum delta_rule rule;
-    T *s;
-    struct block e, b, far_b, l, lk, v, vu;
-    struct block errors; /* of gradients: E, which is not that of the keys */
-    struct beta beta;
-    struct decay_chunk decays;
+/* What carrying the state and finishing chunks need. */
+struct delta_results {
+    struct block o, far;
+    T *scale;
+    struct pairs pairs;
 };
 
-static struct delta_record
-take_record_of(const struct la_head *h, struct arena *arena, enum delta_rule rule)
+static struct delta_results
+take_delta_results(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = rule == LA_DPLR;
-    struct delta_record x = {.rule = rule};
-    x.s = take_state(arena, h->d, h->m);
-    x.e = x.b = x.far_b = take_block(arena, rows, h->d);
-    x.l = take_block(arena, rows, rows);
-    x.vu = take_block(arena, (1 + dplr) * rows, h->m);
-    if (rule != LA_DELTA) {
-        x.b = take_block(arena, (1 + dplr) * rows, h->d);
-        x.far_b = take_block(arena, (1 + dplr) * rows, h->d);
-        x.decays = take_decay_chunk(h, arena, rows);
-    }
-    if (dplr) {
-        x.lk = take_block(arena, rows, rows);
-    }
-    else {
-        x.v = take_block(arena, rows, h->m);
-        x.beta = take_beta(arena, h, rows);
-    }
-    return x;
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    struct delta_results r;
+    r.o = take_block(arena, rows, h->m);
+    r.far = take_block(arena, rows, h->m);
+    r.scale = take(arena, 1, rows);
+    r.pairs = take_pairs(h, arena, 2 * rows, h->d, h->m);
+    return r;
 }
 
-static struct delta_record
-delta_record(const struct la_chunks *of, const struct delta_record *first, ptrdiff_t i)
-{
-    return (struct delta_record){
-        .rule = first->rule,
-        .s = field_before(of, first->s, i),
-        .e = block_in_record(of, first->e, i),
-        .b = block_in_record(of, first->b, i),
-        .far_b = block_in_record(of, first->far_b, i),
-        .l = block_in_record(of, first->l, i),
-        .lk = block_in_record(of, first->lk, i),
-        .v = block_in_record(of, first->v, i),
-        .vu = block_in_record(of, first->vu, i),
-        .errors = block_in_record(of, first->errors, i),
-        .beta = {block_in_record(of, first->beta.rows, i), first->beta.step},
-        .decays = decay_chunk(of, &first->decays, i),
-    };
-}
-
-/* The tokens of chunk i. */
-INLINE struct span
-delta_tokens(const struct la_head *h, const struct delta_record *x, ptrdiff_t i,
-             struct la_fetch *ahead)
-{
-    return x->rule == LA_DELTA ? span_of(h, i, delta_chunk_rows(h->d), ahead)
-                               : tokens_of(&x->decays, ahead);
-}
-
-/* The state before the first token. */
-static int
-begin_delta(const struct la_head *h, const struct delta_record *first)
-{
-    const struct la_array lost = lost_of(&h->s0);
-    if (!begins_head(h)) {
-        return 0;
-    }
-    load_panels(h, first->s, &h->s0);
-    clear((T *)h->chunks->shared, state_size(h->d, h->m));
-    load_panels(h, (T *)h->chunks->shared, &lost);
-    if (first->rule != LA_DELTA) {
-        first->decays.exact[0] = !carries_lost(h);
-    }
-    return 0;
-}
-
-/* E and B of a chunk, scaled for products with each other, and B for the state after
- * it. */
-static void
-prepare_keys(const struct la_head *h, const struct delta_record *x, struct span t)
-{
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    const int dplr = x->rule == LA_DPLR;
-    const struct gated_rows y = {
-        .e = x->e, .b = x->b, .decay = &x->decays.decay, .dplr = dplr};
-    const struct block b = block_at(x->b, dplr ? rows : 0, 0);
-    load_rows_of_keys(h, &y, t);
-    gated_triangle_of(y.decay, x->l, x->e, b, rows, h->d, dplr);
-    if (dplr) {
-        gated_triangle_of(y.decay, x->lk, x->e, x->b, rows, h->d, 1);
-    }
-    writers_to_end(&y, x->far_b, rows, h->d);
-    from_start(y.decay, x->e, x->e, rows, h->d, dplr);
-}
-
-static void
-prepare_values(const struct la_head *h, const struct delta_record *x, struct span t)
-{
-    if (x->rule == LA_DPLR) {
-        load_values(h, t, x->vu);
-        return;
-    }
-    values(h, t, x->v);
-    load_beta(h, t, &x->beta);
-}
-
-static int
-prepare_delta(const struct la_head *h, const struct delta_record *first)
-{
-    struct la_fetch ahead = eager_fetch();
-    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        const struct delta_record x = delta_record(h->chunks, first, i);
-        const struct span t = delta_tokens(h, &x, i, &ahead);
-        if (x.rule == LA_DELTA) {
-            load_features(h, t, x.b);
-            triangle(x.l, x.b, x.b, round_up(t.rows, MR), h->d);
-        }
-        else {
-            prepare_decays(h, &first->decays, &x.decays, i);
-            prepare_keys(h, &x, t);
-        }
-        prepare_values(h, &x, t);
-        fetch_all(&ahead);
-    }
-    return 0;
-}
-
-/* A chunk as a panel of columns passes through it: without outputs. */
+/* A chunk as a panel of columns passes through it. */
 static struct delta_chunk
 delta_panel(const struct la_head *h, const struct delta_record *x, struct span t,
-            struct panel p, struct pairs pairs)
+            struct panel p, const struct delta_results *r)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    const int dplr = x->rule == LA_DPLR;
+    const int dplr = x->rule == LA_DPLR, reads = x->p.x != NULL && !x->keeps;
     const struct sweep state = {
-        .K = h->d, .W = p.width, .s = x->s + p.at, .pairs = pairs};
+        .K = h->d, .W = p.width, .s = x->s + p.at, .pairs = r->pairs};
     struct delta_chunk c = {
         .read = state,
         .write = state,
@@ -167,8 +47,23 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
         .beta = {block_at(x->beta.rows, 0, p.col * x->beta.step), x->beta.step},
     };
     c.write.rows = (1 + dplr) * rows;
-    c.write.v = block_at(x->vu, 0, p.col);
-    c.u = block_at(c.write.v, dplr ? rows : 0, 0);
+    c.write.b = x->b;
+    c.write.v = block_at(x->vuo, 0, p.col);
+    c.u = c.read.o = block_at(c.write.v, dplr ? rows : 0, 0);
+    c.read.rows = (1 + reads) * rows;
+    c.read.a = x->ea;
+    c.p = x->p;
+    c.pk = x->pk;
+    if (x->rule != LA_DELTA) {
+        scale_products(h, &c, &x->decays.decay, dplr, x->ea,
+                       block_at(r->far, 0, p.col));
+    }
+    if (reads) {
+        c.o = block_at(c.u, rows, 0);
+    }
+    else {
+        c.p.x = NULL;
+    }
     if (dplr) {
         c.given = c.write.v;
     }
@@ -196,70 +91,53 @@ decay_panel(const struct decay_chunk *x, struct sweep *c, int dplr)
     }
 }
 
-/* What finishing a chunk needs: A, O, P and, for DPLR, that of its given keys. */
-struct delta_finish {
-    struct block a, o, p, pk;
-    T *scale;
-    struct pairs pairs; /* of carrying the state, too */
-};
-
-static struct delta_finish
-take_delta_finish(const struct la_head *h, struct arena *arena)
-{
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
-    struct delta_finish r;
-    r.a = take_block(arena, rows, h->d);
-    r.o = take_block(arena, rows, h->m);
-    r.p = take_block(arena, rows, rows);
-    r.pk = take_block(arena, rows, rows);
-    r.scale = take(arena, 1, rows);
-    r.pairs = take_pairs(h, arena, 2 * rows, h->d, h->m);
-    return r;
-}
-
 /* Prefetches what a panel of the next chunk takes. */
 static void
 fetch_panel(const struct la_head *h, const struct delta_record *x, struct panel p,
             struct la_fetch *ahead)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
-    fetch_block(ahead, x->e, rows, h->d);
+    const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = x->rule == LA_DPLR;
+    const int reads = x->p.x != NULL && !x->keeps;
+    fetch_block(ahead, x->ea, (1 + reads) * rows, h->d);
     fetch_block(ahead, x->l, rows, rows);
-    if (x->rule != LA_DELTA) {
-        fetch_block(ahead, x->far_b, (1 + (x->rule == LA_DPLR)) * rows, h->d);
+    if (x->b.x != x->ea.x) {
+        fetch_block(ahead, x->b, (1 + dplr) * rows, h->d);
     }
-    fetch_block(ahead, block_at(x->rule == LA_DPLR ? x->vu : x->v, 0, p.col), rows,
-                p.width);
-    fetch_to_write(block_at(x->vu, x->rule == LA_DPLR ? rows : 0, p.col), rows,
-                   p.width);
+    if (reads) {
+        fetch_block(ahead, x->p, rows, rows);
+    }
+    fetch_block(ahead, block_at(dplr ? x->vuo : x->v, 0, p.col), rows, p.width);
+    fetch_to_write(block_at(x->vuo, dplr * rows, p.col), (1 + reads) * rows, p.width);
 }
 
+/* The state of a panel after the chunks of a group, and its outputs if records do not
+ * keep the state. */
 static int
 carry_delta(const struct la_head *h, const struct delta_record *first,
-            struct pairs pairs)
+            const struct delta_results *r)
 {
     const struct panel p = panel(h, h->stage.part);
+    const struct la_array o = columns_of(&h->o, p);
     struct la_fetch ahead = eager_fetch();
     struct delta_record x = delta_record(h->chunks, first, 0);
+    factors(h, r->scale, delta_chunk_rows(h->d), 0, NULL);
     for (ptrdiff_t i = 0; p.width > 0 && i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct delta_record next = delta_record(h->chunks, first, i + 1);
-        struct delta_chunk c =
-            delta_panel(h, &x, delta_tokens(h, &x, i, NULL), p, pairs);
+        const struct span t = delta_tokens(h, &x, i, NULL);
+        struct delta_chunk c = delta_panel(h, &x, t, p, r);
         compensate_state(&c.write, h, (T *)h->chunks->shared + p.at,
                          delta_chunk_rows(h->d));
-        c.read.rows = c.rows;
-        c.read.a = x.e;
-        c.read.o = c.u;
-        c.write.b = x.far_b;
         c.write.from = c.write.s;
         c.write.s = next.s + p.at;
         c.read.ahead = c.write.ahead = &ahead;
         la_fetch_anew(&ahead);
         if (i + 1 < h->chunks->count) {
             fetch_panel(h, &next, p, &ahead);
+        }
+        if (x.keeps && i + 1 < h->chunks->count) {
             const struct block s = {field_before(h->chunks, first->s, i + 2) + p.at,
                                     p.width};
             fetch_to_write(s, h->d, p.width);
@@ -268,31 +146,12 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
             decay_panel(&x.decays, &c.write, x.rule == LA_DPLR);
         }
         delta_columns(&c);
+        if (c.p.x != NULL) {
+            store_rows(&o, t, numbers_of(h, p), c.o, r->scale);
+        }
         x = next;
     }
     return 0;
-}
-
-/* A, scaled for the product with the state, and P. */
-static void
-finish_queries(const struct la_head *h, const struct delta_record *x,
-               const struct delta_finish *r, struct span t)
-{
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    const int dplr = x->rule == LA_DPLR;
-    const struct gated_rows y = {.a = r->a, .decay = &x->decays.decay, .dplr = dplr};
-    if (x->rule == LA_DELTA) {
-        load_mapped(r->a, &h->q, t, h->d, h->map);
-        triangle(r->p, r->a, x->b, rows, h->d);
-        return;
-    }
-    load_readers(h, &y, t);
-    gated_triangle_of(y.decay, r->p, r->a, block_at(x->b, dplr ? rows : 0, 0), rows,
-                      h->d, 0);
-    if (dplr) {
-        gated_triangle_of(y.decay, r->pk, r->a, x->b, rows, h->d, 0);
-    }
-    from_start(y.decay, r->a, r->a, rows, h->d, 0);
 }
 
 INLINE void
@@ -305,16 +164,15 @@ finish_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int 
 /* O of a chunk. */
 static void
 finish_panels(const struct la_head *h, const struct delta_record *x,
-              const struct delta_finish *r, struct span t, struct la_fetch *ahead)
+              const struct delta_results *r, struct span t, struct la_fetch *ahead)
 {
     for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
         const struct panel p = panel(h, i);
-        struct delta_chunk c = delta_panel(h, x, t, p, r->pairs);
-        c.p = r->p;
-        c.pk = r->pk;
+        struct delta_chunk c = delta_panel(h, x, t, p, r);
+        c.p = x->p;
+        c.pk = x->pk;
         c.o = c.read.o = block_at(r->o, 0, p.col);
-        c.read.a = r->a;
-        c.read.rows = c.rows;
+        c.read.a = block_at(x->ea, c.rows, 0);
         c.read.ahead = ahead;
         if (i == 0) { /* A is the same for all panels */
             pair_operands(&c.read, LA_READ);
@@ -329,26 +187,24 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
 }
 
 static int
-finish_delta(const struct la_head *h, const struct delta_record *first)
+finish_delta(const struct la_head *h, const struct delta_record *first,
+             const struct delta_results *r)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct delta_finish r = take_delta_finish(h, &arena);
     struct la_fetch ahead = eager_fetch();
-    factors(h, r.scale, delta_chunk_rows(h->d), 0, NULL);
-    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+    factors(h, r->scale, delta_chunk_rows(h->d), 0, NULL);
+    for (ptrdiff_t i = h->stage.from; first->keeps && i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct delta_record x = delta_record(h->chunks, first, i);
         const struct span t = delta_tokens(h, &x, i, &ahead);
-        finish_queries(h, &x, &r, t);
         look_ahead(&h->o, t, h->m);
-        finish_panels(h, &x, &r, t, &ahead);
-        store_rows(&h->o, t, h->m, r.o, r.scale);
+        finish_panels(h, &x, r, t, &ahead);
+        store_rows(&h->o, t, h->m, r->o, r->scale);
     }
     if (ends_head(h)) {
         const struct la_array lost = lost_of(&h->s1);
-        store_panels(h, field_before(h->chunks, first->s, h->chunks->count), &h->s1);
+        store_panels(h, delta_record(h->chunks, first, h->chunks->count).s, &h->s1);
         store_panels(h, (T *)h->chunks->shared, &lost);
     }
     return 0;
@@ -357,8 +213,11 @@ finish_delta(const struct la_head *h, const struct delta_record *first)
 static int
 stage_delta_rule(const struct la_head *h, enum delta_rule rule)
 {
-    struct arena arena = {h->chunks->records, 0}, scratch = {h->scratch, 0};
-    const struct delta_record first = take_record_of(h, &arena, rule);
+    struct arena arena = {h->chunks->records, 0}, shared = {h->chunks->shared, 0},
+                 scratch = {h->scratch, 0};
+    struct delta_record first = take_record_of(h, &arena, rule, 1);
+    first.s = first.keeps ? first.s : take_delta_shared(h, &shared).s;
+    const struct delta_results r = take_delta_results(h, &scratch);
     const ptrdiff_t rows = delta_chunk_rows(h->d);
     switch (h->stage.kind) {
     case LA_CUT:
@@ -369,9 +228,9 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
     case LA_BEGIN:
         return begin_delta(h, &first);
     case LA_CARRY:
-        return carry_delta(h, &first, take_delta_finish(h, &scratch).pairs);
+        return carry_delta(h, &first, &r);
     default:
-        return finish_delta(h, &first);
+        return finish_delta(h, &first, &r);
     }
 }
 
@@ -383,7 +242,7 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
     }                                                                                  \
     static void take_##op##_record(const struct la_head *h, struct arena *arena)       \
     {                                                                                  \
-        take_record_of(h, arena, rule);                                                \
+        take_record_of(h, arena, rule, 1);                                             \
     }
 LA_DELTA_STAGES(delta, LA_DELTA)
 LA_DELTA_STAGES(gated_delta, LA_GATED_DELTA)

@@ -50,14 +50,21 @@ load_writers(const struct la_head *h, struct block b, struct span t, int dplr)
     }
 }
 
-/* The rows of a chunk in the blocks a, e and b; B is E itself if they are equal and no
- * decay per channel scales them differently. */
+/* Whether B is E itself: they are equal, and no decay per channel scales them
+ * differently. */
+INLINE int
+writers_are_keys(const struct la_head *h, const struct decay *decay, int dplr)
+{
+    return !decay->channels && !la_is_given(&h->erase) && !dplr;
+}
+
+/* The rows of a chunk in the blocks a, e and b. */
 static struct gated_rows
 gated_rows(const struct la_head *h, const struct decay *decay, struct block a,
            struct block e, struct block b, int dplr)
 {
-    const int one = !decay->channels && !la_is_given(&h->erase) && !dplr;
-    return (struct gated_rows){a, e, one ? e : b, decay, dplr};
+    return (struct gated_rows){a, e, writers_are_keys(h, decay, dplr) ? e : b, decay,
+                               dplr};
 }
 
 /* Loads B and E; if they are equal, the map is computed once. */
@@ -109,6 +116,7 @@ writers_to_end(const struct gated_rows *x, struct block y, ptrdiff_t rows, ptrdi
 struct gated_delta_scratch {
     ptrdiff_t rows;             /* largest number of tokens per chunk */
     struct block ea, b, v, vuo; /* [E; A]; writers; values; [(V;) U; O] */
+    struct block far;           /* U in the state, with one decay per token */
     struct block l, p, lk, pk;
     struct decay decay;
     struct beta beta;
@@ -132,6 +140,7 @@ carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
     }
     else {
         r.v = take_block(arena, r.rows, h->m);
+        r.far = take_block(arena, r.rows, h->m);
         r.beta = take_beta(arena, h, r.rows);
     }
     r.decay = take_decay(arena, h, r.rows);
@@ -155,13 +164,37 @@ dplr_carve(const struct la_head *h, struct arena *arena)
     return carve_gated_delta(h, arena, 1);
 }
 
-/* Loads the tokens t and computes their triangles; without queries in blocks. */
+/* Whether decays scale the products of rows with the state, and U, instead of the rows:
+ * one per token does, which takes less time and leaves keys as they are.  Gradients,
+ * which have no outputs here, need the rows. */
+INLINE int
+scales_products(const struct delta_chunk *c, const struct decay *decay, int dplr)
+{
+    return c->p.x != NULL && !decay->channels && !dplr;
+}
+
+/* Sets this up for a chunk; ea: the rows of E, which are those of B unless these are
+ * others. */
+static void
+scale_products(const struct la_head *h, struct delta_chunk *c,
+               const struct decay *decay, int dplr, struct block ea, struct block far)
+{
+    if (scales_products(c, decay, dplr)) {
+        c->start = start_of(decay, 0);
+        c->end = decay->end;
+        c->far = c->write.v = far;
+        c->write.b = la_is_given(&h->erase) ? c->write.b : ea;
+    }
+}
+
+/* Loads the tokens t and computes their triangles; queries only if outputs are
+ * wanted. */
 static void
 load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, int dplr,
                  struct delta_chunk *c, struct span t)
 {
     const ptrdiff_t rows = c->rows;
-    const int reads = h->block == 0;
+    const int reads = c->p.x != NULL;
     const struct gated_rows x =
         gated_rows(h, &r->decay, block_at(r->ea, rows, 0), r->ea, r->b, dplr);
     const struct block b = block_at(x.b, dplr ? rows : 0, 0);
@@ -179,12 +212,16 @@ load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, i
     gated_triangle_of(x.decay, r->l, x.e, b, rows, h->d, dplr);
     if (reads) {
         load_readers(h, &x, t);
-        look_ahead(&h->o, t, h->m);
-        gated_triangle_of(x.decay, r->p, x.a, b, rows, h->d, 0);
+        gated_triangle_of(x.decay, c->p, x.a, b, rows, h->d, 0);
+    }
+    if (scales_products(c, x.decay, dplr)) {
+        return;
     }
     if (dplr) {
         gated_triangle_of(x.decay, r->lk, x.e, x.b, rows, h->d, 1);
-        gated_triangle_of(x.decay, r->pk, x.a, x.b, rows, h->d, 0);
+    }
+    if (dplr && reads) {
+        gated_triangle_of(x.decay, c->pk, x.a, x.b, rows, h->d, 0);
     }
     writers_to_end(&x, r->b, rows, h->d);
     from_start(x.decay, x.e, x.e, rows, h->d, dplr);
@@ -208,6 +245,9 @@ gated_delta_tokens(const struct la_head *h, const struct gated_delta_scratch *r,
         c->given = r->vuo;
     }
     load_gated_delta(h, r, dplr, c, t);
+    if (h->block == 0) {
+        look_ahead(&h->o, t, h->m);
+    }
     if (!dplr) {
         forget_state(&r->decay, &c->write);
     }
@@ -236,6 +276,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     c.read.a = r.ea;
     c.write.b = r.b;
     c.write.v = r.vuo;
+    scale_products(h, &c, &r.decay, dplr, r.ea, r.far);
     c.write.keep = r.decay.keep;
     c.write.change = r.decay.change;
     ptrdiff_t i = interleave_begin(h);

@@ -59,30 +59,20 @@ chunk_errors(const struct la_head *h, const struct gated_delta_backward_scratch 
 {
     const struct gated_delta_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
-    const int dplr = chunk->dplr;
-    const struct gated_rows x =
-        gated_rows(h, &chunk->decay, base->ab, base->ab, chunk->b, dplr);
-    load_rows_of_keys(h, &x, t);
-    gated_triangle_of(x.decay, base->l, x.e, second(x.b, c->rows, dplr), c->rows, h->d,
-                      dplr);
-    if (dplr) {
-        struct span some = t;
-        some.rows = c->keys;
-        load_plain(base->u, &h->v, some, h->m);
-        clear_rows(base->u, c->keys, c->rows);
-        gated_triangle_of(x.decay, chunk->lk, x.e, x.b, c->rows, h->d, 1);
-    }
-    else {
-        c->v = values(h, t, r->v);
-        load_beta(h, t, &base->beta);
-    }
-    writers_to_end(&x, chunk->written, c->rows, h->d);
-    from_start(x.decay, x.e, x.e, c->rows, h->d, dplr);
-    if (!dplr) {
-        forget_state(x.decay, &c->write);
+    const struct gated_delta_scratch x = {.ea = base->ab,
+                                          .b = chunk->written,
+                                          .v = r->v,
+                                          .vuo = base->u,
+                                          .l = base->l,
+                                          .lk = chunk->lk,
+                                          .decay = chunk->decay,
+                                          .beta = base->beta};
+    load_gated_delta(h, &x, chunk->dplr, c, t);
+    if (!chunk->dplr) {
+        forget_state(&x.decay, &c->write);
     }
     delta_columns(c);
-    store_rows(&r->errors, t, h->m, dplr ? c->u : base->e, NULL);
+    store_rows(&r->errors, t, h->m, chunk->dplr ? c->u : base->e, NULL);
 }
 
 /* The forward scan: E, or U, of every row, and S^T before every interval.  Returns the
