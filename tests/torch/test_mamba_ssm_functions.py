@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 import torch
-from mamba_cases import DTYPES, advanced, agree, check, convolved, errors, normal, wide
+from mamba_cases import DTYPES, advanced, agree, check, convolved, errors, exact, normal, wide
 from torch.nn.functional import linear, rms_norm, silu, softplus
 
+import linattn
 from linattn.torch.causal_conv1d import causal_conv1d_fn
 from linattn.torch.mamba_ssm.ops.selective_scan_interface import (
     mamba_inner_fn,
@@ -229,6 +230,35 @@ def test_chunk_scan(dtype, skip, seq_idx, initial):
     check(run, twin, operands, dtype)
     y, state = run(*operands)
     assert y.dtype is dtype and y.is_contiguous() and state.dtype is wide(dtype)
+
+
+@pytest.mark.parametrize("skip", [None, "heads"])
+def test_chunk_scan_with_products_of_bfloat16(skip):
+    """Five roundings of each term to 8 bits, of bfloat16 tokens alone; and of their gradients."""
+    options = {"z": None, "dt_softplus": True, "return_final_states": True}
+
+    def run(x, dt, A, B, C, D, z, bias, start):
+        given = {"D": D, "dt_bias": bias, "initial_states": start}
+        return mamba_chunk_scan_combined(x, dt, A, B, C, 256, **given, **options)
+
+    def gradients(operands):
+        y, state = run(*operands)
+        given = [x for x in operands if x is not None]
+        return [y.detach(), state.detach(), *torch.autograd.grad([y.sum() + state.sum()], given)]
+
+    operands = ssd_operands(torch.bfloat16, skip=skip, gate=False, initial=True)
+    terms = [x if x is None or i in (1, 2, 7) else x.abs() for i, x in enumerate(operands)]
+    most = ssd_twin(*map(exact, terms))
+    plain, mixed = gradients(operands), [operands[0].float(), *operands[1:]]
+    unchanged = run(*mixed)
+    with linattn.products("bfloat16"):
+        found = gradients(operands)
+        assert all(map(torch.equal, run(*mixed), unchanged))
+    assert not torch.equal(found[0], plain[0])
+    for x, y, bound in zip(found, plain, most, strict=False):
+        assert x.dtype is y.dtype and ((x - y).abs() <= 5 * 2.0**-8 * bound).all()
+    for x, y in zip(found, plain, strict=True):
+        assert x.dtype is y.dtype and (x - y).abs().max() <= 2.0**-5 * y.abs().max()
 
 
 #: Numbers of the sequences of tokens, and the bounds of those that are asked for.

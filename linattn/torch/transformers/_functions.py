@@ -99,11 +99,9 @@ def mamba2_chunk_scan(
     if initial_states is not None:
         operands = hidden_states, dt, dt_bias, A, B, C
         (initial_states,) = kept([initial_states], *operands)
-    o, states = scan(
-        hidden_states.float(), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
-        initial_states,
-    )  # fmt: skip
-    o = o.contiguous()
+    x = hidden_states if hidden_states.dtype == torch.bfloat16 else hidden_states.float()
+    o, states = scan(x, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states)
+    o = o.float().contiguous()
     if not return_final_states:
         return o
     return o, states if packed is None else states[-1:]

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....._core.checks import wrong_shape
+from ....._core.product_dtype import get_products
 from ...._core.conversions import work_dtype
+from ...._core.private import constant
 from ...._core.seq_idx import Packing, at_first, numbered, packing
 from ....causal_conv1d import causal_conv1d_fn
 from ....fla import chunk_simple_gla
@@ -116,11 +118,8 @@ def mamba_chunk_scan_combined(
     if seq_idx is None and cu_seq_lens_q is not None:
         seq_idx = numbered(name, cu_seq_lens_q, *x.shape[:2])
     packed = _sequences(name, x, seq_idx, initial_states, cu_seqlens, return_varlen_states)
-    work = work_dtype(x.dtype)
-    o, end = scan(
-        x.to(work), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states
-    )
-    o = (o if z is None else o * F.silu(z.to(work))).to(x.dtype).contiguous()
+    o, end = scan(x, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states)
+    o = (o if z is None else o * F.silu(z.to(work_dtype(x.dtype)))).to(x.dtype).contiguous()
     results = [o]
     if return_final_states:
         results.append(end if packed is None else end[packed.last])
@@ -129,15 +128,28 @@ def mamba_chunk_scan_combined(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+@constant
+def _rounds_factors() -> bool:
+    """Whether products of bfloat16 are chosen."""
+    return get_products() == "bfloat16"
+
+
 def scan(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     dt_bias: Tensor | None, softplus: bool, limit: tuple[float, float], packed: Packing | None,
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The scan without a gate and the states after each sequence, in the dtype of x."""
-    work = x.dtype
+    """The scan without a gate and the states after each sequence, in float32 if x has 16 bits.
+
+    Where bfloat16 tokens shall have products of bfloat16, dt x is rounded to it, like all factors,
+    and so is the scan's result, before D x is added.
+    """
+    work = work_dtype(x.dtype)
+    rounded = x.dtype == B.dtype == C.dtype == torch.bfloat16 and _rounds_factors()
+    dtype = torch.bfloat16 if rounded else work
     dt = time_steps(dt, dt_bias, softplus, work).clamp(*limit)
-    operands = [C.to(work), B.to(work), x * dt[..., None], dt * A.to(work)]
+    x = x.to(work)  # once: its gradients are added in this dtype
+    operands = [C.to(dtype), B.to(dtype), (x * dt[..., None]).to(dtype), dt * A.to(work)]
     if packed is not None:  # in a single row
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
@@ -150,7 +162,7 @@ def scan(
     )  # fmt: skip
     o = o.view(x.shape)
     if D is not None:
-        o = torch.addcmul(o, x, (D[:, None] if D.ndim == 1 else D).to(work))
+        o = torch.addcmul(o.to(work), x, (D[:, None] if D.ndim == 1 else D).to(work))
     return o, end
 
 
