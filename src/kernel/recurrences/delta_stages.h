@@ -117,7 +117,6 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
             const struct delta_results *r)
 {
     const struct panel p = panel(h, h->stage.part);
-    const struct la_array o = columns_of(&h->o, p);
     struct la_fetch ahead = eager_fetch();
     struct delta_record x = delta_record(h->chunks, first, 0);
     factors(h, r->scale, delta_chunk_rows(h->d), 0, NULL);
@@ -147,6 +146,7 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
         }
         delta_columns(&c);
         if (c.p.x != NULL) {
+            const struct la_array o = columns_of(&h->o, p);
             store_rows(&o, t, numbers_of(h, p), c.o, r->scale);
         }
         x = next;
