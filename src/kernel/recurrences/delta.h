@@ -121,6 +121,17 @@ scale_tile(vec y[][NR], const int nr, const T *factor)
     }
 }
 
+/* MR rows of A S or E S, from row i on, with their decays. */
+INLINE void
+load_product(vec y[][NR], const int nr, const struct delta_chunk *c, struct block rows,
+             ptrdiff_t i)
+{
+    tile_load(y, nr, rows);
+    if (c->start != NULL) {
+        scale_tile(y, nr, c->start + i);
+    }
+}
+
 /* U, and E, of one column tile, MR rows at a time: subtract the product with earlier
  * rows, then solve among the MR rows in registers.  For DPLR (`dplr`), U is the product
  * of a and the state. */
@@ -132,10 +143,7 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
         const struct block l = block_at(c->l, i, i);
         const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
-        tile_load(y, nr, block_at(c->read.o, i, col));
-        if (c->start != NULL) {
-            scale_tile(y, nr, c->start + i);
-        }
+        load_product(y, nr, c, block_at(c->read.o, i, col), i);
         tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
         if (dplr) {
             const struct block given = block_at(c->given, 0, col);
@@ -189,10 +197,7 @@ attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const struct block o = block_at(c->o, i, col);
         vec y[MR][NR];
-        tile_load(y, nr, o);
-        if (c->start != NULL) {
-            scale_tile(y, nr, c->start + i);
-        }
+        load_product(y, nr, c, o, i);
         attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
         if (dplr) {
             attend_to(y, nr, c->pk, block_at(c->given, 0, col), i);

@@ -10,19 +10,27 @@
 
 enum delta_rule { LA_DELTA, LA_GATED_DELTA, LA_DPLR };
 
-/* The record of a chunk: [E; A] and B, which is E where no decay scales rows; their
- * triangles; V, if it is not read in place; [V; U; O], of which only DPLR has V; and
- * the state before the chunk, by panels. */
+/* The record of a chunk: [E; A] and B, unless it is E; their triangles; V, if it is not
+ * read in place; [V; U; O], of which only DPLR has V; and the state before the chunk,
+ * by panels. */
 struct delta_record {
     enum delta_rule rule;
-    int keeps; /* whether each record has a state, since panels compute no outputs */
+    int outputs; /* whether they are wanted */
+    int keeps;   /* whether each record has a state, since panels compute no outputs */
     T *s;
-    struct block ea, b, l, lk, p, pk; /* p.x is NULL if outputs are not wanted */
+    struct block ea, b, l, lk, p, pk; /* p and pk: if outputs are wanted */
     struct block v, vuo;
     struct block errors; /* of gradients: E, which is not that of the keys */
     struct beta beta;
     struct decay_chunk decays;
 };
+
+/* Whether panels compute outputs. */
+INLINE int
+panels_read(const struct delta_record *x)
+{
+    return x->outputs && !x->keeps;
+}
 
 /* Panels compute outputs as well if every thread has one: then states need not be
  * passed on to other threads. */
@@ -31,12 +39,12 @@ take_record_of(const struct la_head *h, struct arena *arena, enum delta_rule rul
                int outputs)
 {
     const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = rule == LA_DPLR;
-    struct delta_record x = {.rule = rule};
+    struct delta_record x = {.rule = rule, .outputs = outputs};
     x.keeps = outputs && panel(h, h->chunks->parts - 1).width <= 0;
     x.s = x.keeps ? take_state(arena, h->d, h->m) : NULL;
     x.ea = x.b = take_block(arena, (1 + outputs) * rows, h->d);
     x.l = take_block(arena, rows, rows);
-    x.vuo = take_block(arena, (1 + dplr + (outputs && !x.keeps)) * rows, h->m);
+    x.vuo = take_block(arena, (1 + dplr + panels_read(&x)) * rows, h->m);
     if (outputs) {
         x.p = take_block(arena, rows, rows);
     }
@@ -77,6 +85,7 @@ delta_record(const struct la_chunks *of, const struct delta_record *first, ptrdi
 {
     return (struct delta_record){
         .rule = first->rule,
+        .outputs = first->outputs,
         .keeps = first->keeps,
         .s = first->keeps ? field_before(of, first->s, i) : first->s,
         .ea = block_in_record(of, first->ea, i),

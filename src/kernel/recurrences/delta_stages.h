@@ -34,7 +34,7 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
             struct panel p, const struct delta_results *r)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    const int dplr = x->rule == LA_DPLR, reads = x->p.x != NULL && !x->keeps;
+    const int dplr = x->rule == LA_DPLR;
     const struct sweep state = {
         .K = h->d, .W = p.width, .s = x->s + p.at, .pairs = r->pairs};
     struct delta_chunk c = {
@@ -44,25 +44,19 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
         .keys = keys_left(h, t),
         .l = x->l,
         .lk = x->lk,
+        .p = x->p,
+        .pk = x->pk,
         .beta = {block_at(x->beta.rows, 0, p.col * x->beta.step), x->beta.step},
     };
     c.write.rows = (1 + dplr) * rows;
     c.write.b = x->b;
     c.write.v = block_at(x->vuo, 0, p.col);
     c.u = c.read.o = block_at(c.write.v, dplr ? rows : 0, 0);
-    c.read.rows = (1 + reads) * rows;
+    c.read.rows = rows;
     c.read.a = x->ea;
-    c.p = x->p;
-    c.pk = x->pk;
     if (x->rule != LA_DELTA) {
         scale_products(h, &c, &x->decays.decay, dplr, x->ea,
                        block_at(r->far, 0, p.col));
-    }
-    if (reads) {
-        c.o = block_at(c.u, rows, 0);
-    }
-    else {
-        c.p.x = NULL;
     }
     if (dplr) {
         c.given = c.write.v;
@@ -97,7 +91,7 @@ fetch_panel(const struct la_head *h, const struct delta_record *x, struct panel 
             struct la_fetch *ahead)
 {
     const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = x->rule == LA_DPLR;
-    const int reads = x->p.x != NULL && !x->keeps;
+    const int reads = panels_read(x);
     fetch_block(ahead, x->ea, (1 + reads) * rows, h->d);
     fetch_block(ahead, x->l, rows, rows);
     if (x->b.x != x->ea.x) {
@@ -131,6 +125,13 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
                          delta_chunk_rows(h->d));
         c.write.from = c.write.s;
         c.write.s = next.s + p.at;
+        if (panels_read(&x)) {
+            c.read.rows = 2 * c.rows;
+            c.o = block_at(c.u, c.rows, 0);
+        }
+        else {
+            c.p.x = NULL;
+        }
         c.read.ahead = c.write.ahead = &ahead;
         la_fetch_anew(&ahead);
         if (i + 1 < h->chunks->count) {
@@ -169,8 +170,6 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
     for (ptrdiff_t i = 0; panel(h, i).width > 0; i++) {
         const struct panel p = panel(h, i);
         struct delta_chunk c = delta_panel(h, x, t, p, r);
-        c.p = x->p;
-        c.pk = x->pk;
         c.o = c.read.o = block_at(r->o, 0, p.col);
         c.read.a = block_at(x->ea, c.rows, 0);
         c.read.ahead = ahead;

@@ -165,7 +165,7 @@ dplr_carve(const struct la_head *h, struct arena *arena)
 }
 
 /* Whether decays scale the products of rows with the state, and U, instead of the rows:
- * one per token does, which takes less time and leaves keys as they are.  Gradients,
+ * one per token does, which takes no longer and leaves keys as they are.  Gradients,
  * which have no outputs here, need the rows. */
 INLINE int
 scales_products(const struct delta_chunk *c, const struct decay *decay, int dplr)
