@@ -4,8 +4,8 @@
  *
  * Computed one head at a time, such a call reads, for example, 256 bytes of every 2 KiB
  * and returns for the next 256 after the caches have dropped them: a third slower than
- * contiguous heads.  By slices, memory is read in order, and the rows of all heads in a
- * slice are prefetched together.  Each head keeps its state in its own scratch and
+ * contiguous heads.  By slices, memory is read in order: each head prefetches its share
+ * of the rows of all, for their next slices.  It keeps its state in its own scratch and
  * computes the same operations in the same order, so no bit changes. */
 #include "../kernel/vectors/fetch.h"
 #include "job.h"
@@ -62,39 +62,13 @@ la_interleaved_heads(const struct job *job, int threads)
     return heads < LA_INTERLEAVE_HEADS ? heads : LA_INTERLEAVE_HEADS;
 }
 
-/* Queues the rows of all heads in the slice from token `first` on for prefetching. */
-static void
-queue_rows(const struct job *job, struct la_head *h, ptrdiff_t heads, ptrdiff_t first,
-           struct la_fetch *ahead)
-{
-    const struct la_call *call = job->call;
-    const ptrdiff_t left = h->n - first,
-                    rows = left < LA_INTERLEAVE_ROWS ? left : LA_INTERLEAVE_ROWS;
-    la_fetch_anew(ahead);
-    for (int i = 0; i < call->signature->nin + call->signature->nout; i++) {
-        const struct la_slot *slot = &call->signature->slots[i];
-        if (slot->dims[0] != 'n') {
-            continue;
-        }
-        const struct la_array *x = la_array_of(h, slot->id);
-        const ptrdiff_t next = call->x[i].outer[call->axes - 1];
-        const ptrdiff_t cols =
-            slot->rank < 2 ? 1 : la_job_dimension(call, slot->dims[1], 1);
-        la_fetch_later(ahead, x->data + first * x->rs, x->rs,
-                       (heads - 1) * next + cols * x->cs, rows);
-    }
-}
-
-/* Computes one head up to token `to`, if it has tokens left or has none at all. */
+/* Computes the next slice of a head.  A chunk that has begun in the last one may have
+ * gone past it.  A pass without tokens is a slice, too: states are passed through. */
 static int
-run_tokens(struct job *job, struct interleaved *x, ptrdiff_t to, int lane)
+run_slice(struct job *job, struct interleaved *x, int lane)
 {
-    const int first = to == LA_INTERLEAVE_ROWS;
-    if (!first && x->interleave.at >= x->head.n) {
-        return 0;
-    }
-    x->interleave.to = to < x->head.n ? to : x->head.n;
-    return la_job_compute(job, &x->head, lane);
+    x->interleave.to += LA_INTERLEAVE_ROWS;
+    return x->interleave.at < x->interleave.to && la_job_compute(job, &x->head, lane);
 }
 
 /* Computes some heads of the last axis: item = (head / last) * groups + group. */
@@ -106,10 +80,8 @@ run_interleaved(void *arg, size_t item, int lane)
     const ptrdiff_t first = (ptrdiff_t)item / job->groups * job->last + group;
     const ptrdiff_t left = job->last - group;
     const ptrdiff_t heads = left < job->group ? left : job->group;
-    struct la_fetch ahead = {.far = 1};
+    struct la_fetch ahead = {.heads = heads};
     struct interleaved heads_now[LA_INTERLEAVE_HEADS];
-    /* At least one slice: without tokens, states are still passed through. */
-    ptrdiff_t longest = 1;
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;
         *h = la_job_head(job, (struct piece){first + i, 0, 0, 0});
@@ -117,15 +89,15 @@ run_interleaved(void *arg, size_t item, int lane)
         h->interleave = &heads_now[i].interleave;
         heads_now[i].interleave =
             (struct la_interleave){.index = (int)i, .ahead = &ahead};
-        longest = h->n > longest ? h->n : longest;
     }
-    for (ptrdiff_t to = LA_INTERLEAVE_ROWS; to < longest + LA_INTERLEAVE_ROWS;
-         to += LA_INTERLEAVE_ROWS) {
-        queue_rows(job, &heads_now->head, heads, to, &ahead);
+    for (ptrdiff_t todo = heads; todo > 0;) {
+        todo = 0;
         for (ptrdiff_t i = 0; i < heads; i++) {
-            if (run_tokens(job, &heads_now[i], to, lane)) {
+            ahead.head = i;
+            if (!heads_now[i].interleave.done && run_slice(job, &heads_now[i], lane)) {
                 return 1;
             }
+            todo += !heads_now[i].interleave.done;
         }
     }
     return 0;

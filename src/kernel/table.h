@@ -111,8 +111,12 @@ struct la_fetch;
 
 /* A slice of a head's tokens.  Scratch must be kept from one slice to the next. */
 struct la_interleave {
-    ptrdiff_t at, to; /* first token of the slice, 0 to begin with; one past its last */
-    struct la_fetch *ahead; /* rows to prefetch during the slice */
+    int pass; /* index of the pass over the tokens that the slice is part of */
+    /* How many tokens of the pass come before the slice, and how many up to its end, in
+     * the order of the pass. */
+    ptrdiff_t at, to;
+    int done;               /* whether the last pass is over */
+    struct la_fetch *ahead; /* rows to prefetch during the slice, of all heads */
     int index;              /* index of the head among the interleaved ones */
 };
 

@@ -163,7 +163,7 @@ enum {
     LA_LARGE = 1 << 22,
 
     /* Interleaving of heads (interleave.c). */
-    LA_INTERLEAVE_ROWS = 32,     /* tokens per slice: at least a chunk of most heads */
+    LA_INTERLEAVE_ROWS = 16,     /* tokens per slice: the chunk of most heads */
     LA_INTERLEAVE_WIDTH = 512,   /* bytes per row of a head; wider heads gain little */
     LA_INTERLEAVE_HEADS = 8,     /* 16 take more memory and are no faster */
     LA_INTERLEAVE_FAR = 1 << 20, /* bytes from first to last token: more than a cache */

@@ -6,6 +6,8 @@ from slow import grid
 from states import assert_same, flat
 from table import ATTENTION
 
+import linattn
+
 #: So far apart that their rows leave the caches, not whole chunks, heads that do not part evenly.
 B, H, N, D = 2, 7, 611, 64
 
@@ -43,3 +45,19 @@ def test_interleaving_changes_no_bit(threads, case, states, dtype="float32", n=N
 def test_other_dtypes(threads, dtype, n, d):
     gated = next(x for x in ATTENTION if x.name == "gated")
     test_interleaving_changes_no_bit(threads, gated, "final", dtype, n, d)
+
+
+@pytest.mark.parametrize("lengths", [None, np.array([[0], [300]])], ids=["all", "lengths"])
+@pytest.mark.parametrize("keys", [N, 5, 0])
+def test_noncausal(threads, keys, lengths):
+    """It passes over the keys, of which heads may have none, and then over the queries."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((B, H, n, D), dtype="float32") for n in (N, keys, keys))
+    given = {} if lengths is None else {"key_lengths": np.minimum(lengths, keys)}
+    expected = linattn.noncausal(q, k, v, **given)
+    for count in (1, 2, 3):
+        threads(count)
+        out = woven(np.full_like(q, np.nan))
+        found = linattn.noncausal(*map(woven, (q, k, v)), out=out, **given)
+        assert found is out
+        assert_same(found, expected, f"{count} threads")

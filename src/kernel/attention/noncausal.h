@@ -35,29 +35,33 @@ noncausal_carve(const struct la_head *h, struct arena *arena)
 static int
 sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 {
-    struct la_fetch ahead = {0};
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
+    ptrdiff_t j = slice_begin(h);
     struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .b = r->a,
         .v = r->v,
         .s = r->s,
-        .ahead = &ahead,
+        .ahead = ahead,
     };
-    clear(r->s, state_size(h->d, h->m));
-    compensate(&c, r->lost, h->keys, r->rows);
-    clear(r->z, r->a.ld);
-    clear(r->z_lost, r->a.ld);
-    for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
+    compensate_from(&c, r->lost, h->keys, r->rows, j);
+    if (j == 0) {
+        clear(r->s, state_size(h->d, h->m));
+        clear(r->z, r->a.ld);
+        clear(r->z_lost, r->a.ld);
+    }
+    for (; j < slice_end(h, h->keys); j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(j, r->rows, j + r->rows, h->keys, &ahead);
+        const struct span t = span(j, r->rows, j + r->rows, h->keys, ahead);
         c.rows = t.rows;
         load_keys(h, t, r->a, r->v);
         add_rows(r->z, r->z_lost, r->a, c.rows);
         sweep(&c, LA_WRITE);
     }
+    ends_pass(h, j, h->keys);
     return 0;
 }
 
@@ -80,25 +84,22 @@ run_state(const struct la_head *h)
     return 0;
 }
 
+/* o, from S and z. */
 static int
-run_noncausal(const struct la_head *h)
+noncausal_outputs(const struct la_head *h, const struct noncausal_scratch *r)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct noncausal_scratch r = noncausal_carve(h, &arena);
-    struct la_fetch ahead = {0};
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
     struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
-        .a = r.a,
-        .o = r.v,
-        .s = r.s,
-        .ahead = &ahead,
+        .a = r->a,
+        .o = r->v,
+        .s = r->s,
+        .ahead = ahead,
     };
-    if (sum_keys(h, &r)) {
-        return 1;
-    }
-    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
-        const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
+    ptrdiff_t i = slice_begin(h);
+    for (; i < slice_end(h, h->n); i += r->rows) {
+        const struct span t = span(i, r->rows, i + r->rows, h->n, ahead);
         c.rows = t.rows;
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
@@ -106,19 +107,29 @@ run_noncausal(const struct la_head *h)
             }
             const struct la_array q = shifted(&h->q, g * h->q.step);
             const struct la_array o = shifted(&h->o, g * h->o.step);
-            load_mapped(r.a, &q, t, h->d, h->map);
+            load_mapped(r->a, &q, t, h->d, h->map);
             look_ahead(&o, t, h->m);
             if (h->normalize) {
-                row_dots(r.r, r.a, (struct block){r.z, 0}, c.rows, r.a.ld);
+                row_dots(r->r, r->a, (struct block){r->z, 0}, c.rows, r->a.ld);
             }
             sweep(&c, LA_READ);
-            if (factors(h, r.r, c.rows, h->keys == 0, r.lift)) {
-                lift_rows(r.v, c.rows, h->m, r.lift);
+            if (factors(h, r->r, c.rows, h->keys == 0, r->lift)) {
+                lift_rows(r->v, c.rows, h->m, r->lift);
             }
-            store_rows(&o, t, h->m, r.v, r.r);
+            store_rows(&o, t, h->m, r->v, r->r);
         }
     }
+    ends_last_pass(h, i, h->n);
     return 0;
+}
+
+static int
+run_noncausal(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct noncausal_scratch r = noncausal_carve(h, &arena);
+    return (in_pass(h, 0) && sum_keys(h, &r)) ||
+           (in_pass(h, 1) && noncausal_outputs(h, &r));
 }
 
 /* Backward, with g the cotangent, a = phi(q), b = phi(k), and S and z as above:

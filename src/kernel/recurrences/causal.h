@@ -78,10 +78,10 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
  * state, too.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
-              ptrdiff_t i, ptrdiff_t end, int what, struct la_fetch *look, int keyless)
+              ptrdiff_t i, ptrdiff_t end, int what, int keyless)
 {
     for (; i < end; i += r->rows) {
-        const struct span t = span(i, r->rows, i + r->rows, h->n, look);
+        const struct span t = span(i, r->rows, i + r->rows, h->n, c->ahead);
         const int all = i + r->rows < end ? LA_READ | LA_WRITE : what;
         place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
@@ -143,7 +143,7 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
  * continues, or -1 to stop. */
 static ptrdiff_t
 causal_head_start(const struct la_head *h, const struct causal_scratch *r,
-                  struct sweep c, ptrdiff_t i, struct la_fetch *look)
+                  struct sweep c, ptrdiff_t i)
 {
     without_scores(&c);
     c.held = NULL;
@@ -151,7 +151,7 @@ causal_head_start(const struct la_head *h, const struct causal_scratch *r,
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        load_keys(h, span(i, r->rows, i + r->rows, h->n, look), r->b, r->v);
+        load_keys(h, span(i, r->rows, i + r->rows, h->n, c.ahead), r->b, r->v);
         place_in_run(&c, h, &r->state, i, i + r->rows);
         c.s = c.ends ? c.s : NULL;
         sweep(&c, LA_WRITE);
@@ -187,9 +187,9 @@ run_causal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct causal_scratch r = causal_carve(h, &arena);
-    struct la_fetch own = {0}, *look = interleave_look(h, &own);
-    struct sweep c = causal_sweep(h, &r, interleave_fetch(h, &own));
-    ptrdiff_t i = interleave_begin(h);
+    struct la_fetch own = {0};
+    struct sweep c = causal_sweep(h, &r, slice_fetch(h, &own));
+    ptrdiff_t i = slice_begin(h);
     compensate_state(&c, h, r.state.lost, rows_in_block(h, r.rows));
     r.state.lost = c.lost;
     if (i == 0) {
@@ -198,13 +198,13 @@ run_causal(const struct la_head *h)
     }
     const int keyless = no_keys(h, r.z);
     forget_pairs(&c);
-    i = causal_head_start(h, &r, c, i, look);
+    i = causal_head_start(h, &r, c, i);
     if (i >= 0) {
         i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
-                         : causal_chunks(h, &r, &c, i, interleave_end(h),
-                                         LA_READ | LA_WRITE, look, keyless);
+                         : causal_chunks(h, &r, &c, i, outputs_end(h),
+                                         LA_READ | LA_WRITE, keyless);
     }
-    if (i >= 0 && interleave_finishes(h, i)) {
+    if (i >= 0 && ends_last_pass(h, i, h->n)) {
         store_states(h, r.state.base, r.state.lost, r.z, r.z_lost);
     }
     return i < 0;
@@ -342,8 +342,7 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
         r.state.run = NULL;
         memcpy(r.z, x.z, bytes);
         memcpy(r.z_lost, x.z_lost, bytes);
-        if (causal_chunks(h, &r, &c, t.first, t.first + t.rows, LA_READ, &ahead,
-                          keyless) < 0) {
+        if (causal_chunks(h, &r, &c, t.first, t.first + t.rows, LA_READ, keyless) < 0) {
             return 1;
         }
     }

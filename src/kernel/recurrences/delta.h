@@ -280,13 +280,13 @@ load_delta(const struct la_head *h, const struct delta_scratch *r,
 /* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 delta_chunks(const struct la_head *h, const struct delta_scratch *r,
-             struct delta_chunk *c, ptrdiff_t i, struct la_fetch *look)
+             struct delta_chunk *c, ptrdiff_t i)
 {
-    for (; i < interleave_end(h); i += r->rows) {
+    for (; i < outputs_end(h); i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        const struct span t = span(i, r->rows, i + r->rows, h->n, look);
+        const struct span t = span(i, r->rows, i + r->rows, h->n, c->read.ahead);
         load_delta(h, r, c, t);
         c->read.rows = 2 * c->rows;
         c->o = block_at(r->bo, c->rows, 0);
@@ -326,11 +326,11 @@ run_delta(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct delta_scratch r = delta_carve(h, &arena);
-    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    struct la_fetch own = {0};
     const struct sweep state = {.K = h->d,
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
-                                .ahead = interleave_fetch(h, &own),
+                                .ahead = slice_fetch(h, &own),
                                 .pairs = r.pairs,
                                 .held = r.held};
     struct delta_chunk c = {
@@ -343,15 +343,15 @@ run_delta(const struct la_head *h)
     };
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
-    ptrdiff_t i = interleave_begin(h);
+    ptrdiff_t i = slice_begin(h);
     compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
     forget_pairs(&state);
     if (i == 0) {
         begin_state(h, r.s, c.write.lost);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    i = h->block > 0 ? delta_blocks(h, &r, &c) : delta_chunks(h, &r, &c, i, look);
-    if (i >= 0 && interleave_finishes(h, i)) {
+    i = h->block > 0 ? delta_blocks(h, &r, &c) : delta_chunks(h, &r, &c, i);
+    if (i >= 0 && ends_last_pass(h, i, h->n)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return i < 0;

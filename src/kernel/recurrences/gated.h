@@ -105,14 +105,14 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
  * where the scan continues, or -1 to stop. */
 static ptrdiff_t
 gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct sweep c,
-                 ptrdiff_t i, struct la_fetch *look)
+                 ptrdiff_t i)
 {
     c.held = NULL;
     for (; i < head_start_end(h); i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
+        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c.ahead);
         t = load_gated_chunk(h, r, &c, t, load_writers_decays);
         writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
         to_end(&r->decay, r->b, r->b, t.rows, h->d);
@@ -124,13 +124,13 @@ gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct 
 /* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c,
-             ptrdiff_t i, struct la_fetch *look)
+             ptrdiff_t i)
 {
-    for (; i < interleave_end(h); i += c->rows) {
+    for (; i < outputs_end(h); i += c->rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, look);
+        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c->ahead);
         t = load_gated_chunk(h, r, c, t, load_decays);
         load_mapped(r->a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
@@ -169,7 +169,7 @@ run_gated(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
-    struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
+    struct la_fetch own = {0};
     struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
@@ -181,11 +181,11 @@ run_gated(const struct la_head *h)
         .s = r.s,
         .keep = r.decay.keep,
         .change = r.decay.change,
-        .ahead = ahead,
+        .ahead = slice_fetch(h, &own),
         .pairs = r.pairs,
         .held = r.held,
     };
-    ptrdiff_t i = interleave_begin(h);
+    ptrdiff_t i = slice_begin(h);
     compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.lost);
@@ -196,12 +196,11 @@ run_gated(const struct la_head *h)
         factors(h, r.scale, r.rows, 0, NULL);
     }
     forget_pairs(&c);
-    i = gated_head_start(h, &r, c, i, interleave_look(h, &own));
+    i = gated_head_start(h, &r, c, i);
     if (i >= 0) {
-        i = h->block > 0 ? gated_blocks(h, &r, &c)
-                         : gated_chunks(h, &r, &c, i, interleave_look(h, &own));
+        i = h->block > 0 ? gated_blocks(h, &r, &c) : gated_chunks(h, &r, &c, i);
     }
-    if (i >= 0 && interleave_finishes(h, i)) {
+    if (i >= 0 && ends_last_pass(h, i, h->n)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return i < 0;

@@ -259,11 +259,11 @@ compute_gated_delta(const struct la_head *h, int dplr)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_delta_scratch r = carve_gated_delta(h, &arena, dplr);
-    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
     const struct sweep state = {.K = h->d,
                                 .W = round_up(h->m, VL),
                                 .s = r.s,
-                                .ahead = interleave_fetch(h, &own),
+                                .ahead = ahead,
                                 .pairs = r.pairs,
                                 .held = r.held};
     struct delta_chunk c = {.read = state,
@@ -279,7 +279,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     scale_products(h, &c, &r.decay, dplr, r.ea, r.far);
     c.write.keep = r.decay.keep;
     c.write.change = r.decay.change;
-    ptrdiff_t i = interleave_begin(h);
+    ptrdiff_t i = slice_begin(h);
     compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
     forget_pairs(&state);
     if (i == 0) {
@@ -287,12 +287,12 @@ compute_gated_delta(const struct la_head *h, int dplr)
         r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    while (i < interleave_end(h)) {
+    while (i < outputs_end(h)) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         struct span t =
-            span(i, up_to_cut(h, i, r.rows), i + r.rows, token_block_end(h, i), look);
+            span(i, up_to_cut(h, i, r.rows), i + r.rows, token_block_end(h, i), ahead);
         const int exact = keeps_nothing(&r.decay); /* the chunk before */
         t.rows = load_decays(h, t, &r.decay);
         c.write.fades = exact && keeps_nothing(&r.decay);
@@ -307,7 +307,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
             return 1;
         }
     }
-    if (interleave_finishes(h, i)) {
+    if (ends_last_pass(h, i, h->n)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }
     return 0;

@@ -133,7 +133,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
     const struct gated_scratch r = all->gated;
     const struct la_array write = in_scratch(all->gates.write),
                           top = in_scratch(all->gates.top);
-    struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
+    struct la_fetch ahead = {0};
     struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
@@ -145,7 +145,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         .s = r.s,
         .keep = r.decay.keep,
         .change = r.decay.change,
-        .ahead = ahead,
+        .ahead = &ahead,
     };
     compensate_state(&c, h, r.lost, r.rows);
     begin_state(h, r.s, c.lost);
@@ -154,8 +154,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n,
-                             interleave_look(h, &own));
+        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n, &ahead);
         c.rows = t.rows = load_decays(h, t, &r.decay);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
@@ -164,7 +163,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         write_rows(r.b, r.v, keys_left(h, t), all->write);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        gated_triangle(h, &r, ahead, t.rows);
+        gated_triangle(h, &r, &ahead, t.rows);
         mlstm_sums(h, all, &c);
         sweep_decayed(&r.decay, &c, LA_READ | LA_WRITE, 0);
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);

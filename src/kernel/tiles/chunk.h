@@ -38,7 +38,8 @@ rows_from(ptrdiff_t first, ptrdiff_t rows)
     return (struct span){first, rows, first, NULL};
 }
 
-/* Queues the rows of x that are needed after t for prefetching. */
+/* Queues the rows of x that are needed after t for prefetching.  Of interleaved heads,
+ * each queues its share of the rows of all, which lie side by side. */
 INLINE void
 look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
 {
@@ -46,8 +47,15 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
     if (by_columns(x)) {
         la_fetch_later(t.ahead, next, x->cs, t.rows * x->rs, cols);
     }
-    else {
+    else if (t.ahead == NULL || t.ahead->heads == 0 || x->step >= x->rs) {
         la_fetch_later(t.ahead, next, x->rs, cols * x->cs, t.rows);
+    }
+    else {
+        const ptrdiff_t heads = t.ahead->heads, head = t.ahead->head;
+        const ptrdiff_t first = t.rows * head / heads,
+                        end = t.rows * (head + 1) / heads;
+        la_fetch_later(t.ahead, next - head * x->step + first * x->rs, x->rs,
+                       (heads - 1) * x->step + cols * x->cs, end - first);
     }
 }
 

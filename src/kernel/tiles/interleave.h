@@ -1,23 +1,71 @@
 /* interleave.h: computes a head one slice of tokens at a time, between slices of other
- * heads (interleave.c). */
+ * heads (interleave.c).
+ *
+ * An operator may pass over the tokens several times, each time in slices. */
 #ifndef LA_INTERLEAVE_H
 #define LA_INTERLEAVE_H
 
 #include "chunk.h"
 
-/* First token of the slice; one past its last. */
+/* Whether this pass is wanted: every pass is, unless the call is for a slice, which ends
+ * with its pass. */
+INLINE int
+in_pass(const struct la_head *h, int pass)
+{
+    const struct la_interleave *x = h->interleave;
+    return x == NULL || (x->pass == pass && x->at < x->to);
+}
+
+/* How many of the n tokens of a pass come before the slice, and up to its end. */
 INLINE ptrdiff_t
-interleave_begin(const struct la_head *h)
+slice_begin(const struct la_head *h)
 {
     return h->interleave != NULL ? h->interleave->at : 0;
 }
 
 INLINE ptrdiff_t
-interleave_end(const struct la_head *h)
+slice_end(const struct la_head *h, ptrdiff_t n)
 {
-    return h->interleave != NULL ? h->interleave->to
-           : h->wanted != NULL   ? h->wanted->to
-                                 : h->n;
+    return h->interleave == NULL || h->interleave->to > n ? n : h->interleave->to;
+}
+
+/* Saves that i of n tokens are done; returns whether the pass is over. */
+INLINE int
+ends_pass(const struct la_head *h, ptrdiff_t i, ptrdiff_t n)
+{
+    struct la_interleave *x = h->interleave;
+    const int over = i >= n;
+    if (x != NULL) {
+        x->pass += over;
+        x->at = over ? 0 : i;
+        x->to = over ? 0 : x->to;
+    }
+    return over;
+}
+
+/* The same of the last pass. */
+INLINE int
+ends_last_pass(const struct la_head *h, ptrdiff_t i, ptrdiff_t n)
+{
+    const int over = ends_pass(h, i, n);
+    if (h->interleave != NULL) {
+        h->interleave->done = over;
+    }
+    return over;
+}
+
+/* The queue of rows to prefetch. */
+INLINE struct la_fetch *
+slice_fetch(const struct la_head *h, struct la_fetch *own)
+{
+    return h->interleave != NULL ? h->interleave->ahead : own;
+}
+
+/* Of causal forward passes: one past the last token whose output is wanted. */
+INLINE ptrdiff_t
+outputs_end(const struct la_head *h)
+{
+    return h->wanted != NULL ? h->wanted->to : slice_end(h, h->n);
 }
 
 /* One past the last token that only changes the state. */
@@ -25,31 +73,6 @@ INLINE ptrdiff_t
 head_start_end(const struct la_head *h)
 {
     return h->wanted != NULL ? h->wanted->from : 0;
-}
-
-/* Saves token i as the start of the next slice; returns whether the head is
- * finished. */
-INLINE int
-interleave_finishes(const struct la_head *h, ptrdiff_t i)
-{
-    if (h->interleave != NULL) {
-        h->interleave->at = i;
-    }
-    return i >= h->n;
-}
-
-/* The queue that tiles prefetch from, and the queue that chunks add rows to (none in a
- * slice, where interleave.c adds the rows of all heads). */
-INLINE struct la_fetch *
-interleave_fetch(const struct la_head *h, struct la_fetch *own)
-{
-    return h->interleave != NULL ? h->interleave->ahead : own;
-}
-
-INLINE struct la_fetch *
-interleave_look(const struct la_head *h, struct la_fetch *own)
-{
-    return h->interleave != NULL ? NULL : own;
 }
 
 #endif

@@ -18,8 +18,8 @@ struct la_rows_ahead {
 struct la_fetch {
     struct la_rows_ahead queue[LA_MAX_OPERANDS]; /* ring buffer */
     int first, count;
-    int lines; /* prefetched at a time */
-    int far;   /* into the second-level cache: they would fill the first one */
+    int lines;             /* prefetched at a time */
+    ptrdiff_t heads, head; /* interleaved heads, if any, and which one is computed */
 };
 
 /* Queues rows of `bytes` bytes, `step` bytes apart.  This is only a hint: a full queue
@@ -63,12 +63,7 @@ la_fetch_some(struct la_fetch *f)
         const ptrdiff_t left = (r->bytes - r->part + LA_LINE - 1) / LA_LINE;
         const ptrdiff_t some = left < lines ? left : lines;
         for (ptrdiff_t i = 0; i < some; i++) {
-            if (f->far) {
-                __builtin_prefetch(from + i * LA_LINE, 0, 2);
-            }
-            else {
-                __builtin_prefetch(from + i * LA_LINE);
-            }
+            __builtin_prefetch(from + i * LA_LINE);
         }
         lines -= some;
         r->part += some * LA_LINE;
