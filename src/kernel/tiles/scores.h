@@ -48,18 +48,34 @@ score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
     }
 }
 
-/* Rows [i, i + rows) of a vector of scores from column `col` on. */
+/* Rows [i, i + rows) of nr vectors of scores from column `col` on. */
 INLINE void
 score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, const int rows,
-           const enum la_products by)
+           const int nr, const enum la_products by)
 {
     vec acc[2 * MR][NR];
-    clear_tile(acc, rows, 1);
+    clear_tile(acc, rows, nr);
     la_fetch_some(c->ahead);
-    tile_by(acc, rows, 1, block_at(c->pairs.a, i, 0), 0,
+    tile_by(acc, rows, nr, block_at(c->pairs.a, i, 0), 0,
             block_at(c->pairs.keys, 0, col), lanes_of(c->K, by), by);
     LA_EACH(r, rows) {
-        vstore(&c->dots.x[(i + r) * c->dots.ld + col], acc[r][0]);
+        LA_EACH(j, nr) {
+            vstore(&c->dots.x[(i + r) * c->dots.ld + col + j * VL], acc[r][j]);
+        }
+    }
+}
+
+/* Rows [i, i + rows) of scores from column `col` to `end`.  Eight sums at a time are too
+ * few to hide how long an instruction takes. */
+INLINE void
+score_rows(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, ptrdiff_t end,
+           const int rows, const enum la_products by)
+{
+    for (; by == LA_NATIVE_PRODUCTS && col + VL < end; col += 2 * VL) {
+        score_tile(c, i, col, rows, 2, by);
+    }
+    for (; col < end; col += VL) {
+        score_tile(c, i, col, rows, 1, by);
     }
 }
 
@@ -71,11 +87,11 @@ score_tiles(const struct sweep *c, const enum la_products by)
         many = rows - i >= 2 * MR;
         const ptrdiff_t first = c->upper ? i / VL * VL : 0;
         const ptrdiff_t end = c->upper ? rows : i + (many ? 2 * MR : MR);
-        for (ptrdiff_t col = first; many && col < end; col += VL) {
-            score_tile(c, i, col, 2 * MR, by);
+        if (many) {
+            score_rows(c, i, first, end, 2 * MR, by);
         }
-        for (ptrdiff_t col = first; !many && col < end; col += VL) {
-            score_tile(c, i, col, MR, by);
+        else {
+            score_rows(c, i, first, end, MR, by);
         }
     }
 }
