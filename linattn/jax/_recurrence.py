@@ -246,11 +246,14 @@ def sequences_of(name: str, n: int, key_lengths: Any, cu_seqlens: Any) -> tuple[
 
 def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:
     """Gives operands all axes of their own, where an operator broadcasts these."""
-    own = call.fit.own
-    for key, x in arrays.items() if r.layout.elementwise else ():
-        lead = x.shape[: max(x.ndim - len(own), 0)]
-        if x.shape[len(lead) :] != own:
-            arrays[key] = spread((*lead, *own), x)
+    if not r.layout.elementwise:
+        return
+    count = len(call.fit.own)
+    sizes = {key: x.shape[max(x.ndim - count, 0) :] for key, x in arrays.items()}
+    own = jnp.broadcast_shapes(*sizes.values())  # call.fit.own has numbers instead of symbols
+    for key, x in arrays.items():
+        if sizes[key] != own:
+            arrays[key] = spread((*x.shape[: max(x.ndim - count, 0)], *own), x)
 
 
 def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def test_shard_map_refuses_states(state):
 
 @grid(
     lambda case: "block" in case.options,
-    case=[x for x in EACH_OPERATOR if x.name != "linear_scan"] + first_of(BLOCKS),
+    case=EACH_OPERATOR + first_of(BLOCKS),
 )
 def test_sizes_that_are_symbols(case):
     """As exports have them: of heads, and of tokens; with states, and a gradient."""
