@@ -163,7 +163,7 @@ def real(function: str, name: str, x: Any) -> float:
         ):
             raise TypeError
         return float(x)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last by a tensor that has a gradient
         raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
     except OverflowError:  # it may have too many digits to print
         raise ValueError(

@@ -63,10 +63,3 @@ def test_errors(case, gradient):
         with pytest.raises(expected.type) as found:
             getattr(lt, case.name)(**tensors)
         assert str(found.value) == str(expected.value)
-
-
-@pytest.mark.parametrize("eps", ["x", None])
-def test_no_number(eps):
-    q = torch.ones(N, 4, requires_grad=True)
-    with pytest.raises(TypeError, match=r"^causal: eps is"):
-        lt.causal(q, q, q, eps=eps, block=2)

@@ -194,3 +194,14 @@ def test_older_versions_of_pytorch():
     told = output("-c", OLDER.format(older=older, same=same))
     expected = f"linattn.torch needs torch {oldest} or newer and found {older}: pip"
     assert told.startswith(expected)
+
+
+@pytest.mark.parametrize("eps", ["x", None, 1j, [1.0], torch.ones((), requires_grad=True)], ids=str)
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("block", [None, 2])
+def test_no_real_number(eps, gradient, block):
+    """The words are those of NumPy's functions, wherever the number is read."""
+    q = torch.ones(4, 4, requires_grad=gradient)
+    words = f"^causal: eps is {re.escape(repr(eps))}; expected a real number$"
+    with pytest.raises(TypeError, match=words):
+        la.causal(q, q, q, eps=eps, block=block)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..._core.checks import flag
+from ..._core.checks import flag, real
 
 
 def integers(name: str, argument: str, x: Any, like: Any) -> Tensor:
@@ -39,14 +38,8 @@ def check_of(argument: str) -> tuple[type, Callable[[str, str, Any], Any]]:
     return _CHECKS.get(argument.split()[0], (str, _unchecked))
 
 
-def _number(name: str, argument: str, x: Any) -> float:
-    if not isinstance(x, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name}: {argument} is {x!r}; expected a number")
-    return float(x)
-
-
-def _maybe_number(name: str, argument: str, x: Any) -> float | None:
-    return None if x is None else _number(name, argument, x)
+def _maybe_real(name: str, argument: str, x: Any) -> float | None:
+    return None if x is None else real(name, argument, x)
 
 
 def _unchecked(name: str, argument: str, x: Any) -> Any:
@@ -54,5 +47,5 @@ def _unchecked(name: str, argument: str, x: Any) -> Any:
 
 
 _CHECKS: dict[str, tuple[type, Callable[[str, str, Any], Any]]] = {
-    "float": (float, _number), "float?": (float, _maybe_number), "bool": (bool, flag),
+    "float": (float, real), "float?": (float, _maybe_real), "bool": (bool, flag),
 }  # fmt: skip
