@@ -7,8 +7,8 @@
 
 #include "chunk.h"
 
-/* Whether this pass is wanted: every pass is, unless the call is for a slice, which ends
- * with its pass. */
+/* Whether this pass is wanted: every pass is, unless the call is for a slice, which
+ * ends with its pass. */
 INLINE int
 in_pass(const struct la_head *h, int pass)
 {

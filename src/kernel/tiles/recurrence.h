@@ -79,11 +79,10 @@ seen_sums(T *sum, T *seen, struct block a, struct block b, const T *z, ptrdiff_t
 }
 
 /* Begins a sum over this many tokens, in chunks of `rows`, that is compensated if long,
- * or goes on with it after `at` tokens.
- * If all chunks are alike, each addition may round the same way, and a few hundred of
- * them exceeded the error bound.  Compensation costs the memory traffic of a second
- * state, 5 %, so sums of up to LA_PLAIN_SUMS chunks, far below the bound, go
- * without. */
+ * or goes on with it after `at` of them.  If all chunks are alike, each addition may
+ * round the same way, and a few hundred of them exceeded the error bound.  Compensation
+ * costs the memory traffic of a second state, 5 %, so sums of up to LA_PLAIN_SUMS
+ * chunks, far below the bound, go without. */
 static void
 compensate_from(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows,
                 ptrdiff_t at)

@@ -65,8 +65,8 @@ score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, const int rows,
     }
 }
 
-/* Rows [i, i + rows) of scores from column `col` to `end`.  Eight sums at a time are too
- * few to hide how long an instruction takes. */
+/* Rows [i, i + rows) of scores from column `col` to `end`.  Eight sums at a time are
+ * too few to hide how long an instruction takes. */
 INLINE void
 score_rows(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, ptrdiff_t end,
            const int rows, const enum la_products by)
