@@ -249,11 +249,11 @@ def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:
     if not r.layout.elementwise:
         return
     count = len(call.fit.own)
-    sizes = {key: x.shape[max(x.ndim - count, 0) :] for key, x in arrays.items()}
-    own = jnp.broadcast_shapes(*sizes.values())  # call.fit.own has numbers instead of symbols
+    # call.fit.own has numbers instead of symbols.
+    own = jnp.broadcast_shapes(*(x.shape[-count:] for x in arrays.values()))
     for key, x in arrays.items():
-        if sizes[key] != own:
-            arrays[key] = spread((*x.shape[: max(x.ndim - count, 0)], *own), x)
+        if x.shape[-count:] != own:
+            arrays[key] = spread((*x.shape[:-count], *own), x)
 
 
 def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str, ...]:

@@ -62,13 +62,15 @@ la_interleaved_heads(const struct job *job, int threads)
     return heads < LA_INTERLEAVE_HEADS ? heads : LA_INTERLEAVE_HEADS;
 }
 
-/* Computes the next slice of a head.  A chunk that has begun in the last one may have
- * gone past it.  A pass without tokens is a slice, too: states are passed through. */
+/* Computes the next slice of a head, if there is one.  A chunk that has begun in the
+ * last slice may have gone past it.  A pass without tokens is a slice, too: states are
+ * passed through. */
 static int
 run_slice(struct job *job, struct interleaved *x, int lane)
 {
-    x->interleave.to += LA_INTERLEAVE_ROWS;
-    return x->interleave.at < x->interleave.to && la_job_compute(job, &x->head, lane);
+    struct la_interleave *slice = &x->interleave;
+    slice->to += LA_INTERLEAVE_ROWS;
+    return !slice->done && slice->at < slice->to && la_job_compute(job, &x->head, lane);
 }
 
 /* Computes some heads of the last axis: item = (head / last) * groups + group. */
@@ -90,16 +92,17 @@ run_interleaved(void *arg, size_t item, int lane)
         heads_now[i].interleave =
             (struct la_interleave){.index = (int)i, .ahead = &ahead};
     }
-    for (ptrdiff_t todo = heads; todo > 0;) {
-        todo = 0;
+    int goes_on;
+    do {
+        goes_on = 0;
         for (ptrdiff_t i = 0; i < heads; i++) {
             ahead.head = i;
-            if (!heads_now[i].interleave.done && run_slice(job, &heads_now[i], lane)) {
+            if (run_slice(job, &heads_now[i], lane)) {
                 return 1;
             }
-            todo += !heads_now[i].interleave.done;
+            goes_on |= !heads_now[i].interleave.done;
         }
-    }
+    } while (goes_on);
     return 0;
 }
 
