@@ -47,8 +47,7 @@ decay_parts(vec sum, vec rest, T *keep, T *change)
     const vec e = vexp_parts(vmin(vset1(EXP_MAX), sum), &low);
     const vec near = vkeep((e > vset1((T)0.5)) & (e < vset1(2)), one);
     vstore(keep, near);
-    vstore(change,
-           vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest), (e - near) + low));
+    vstore(change, vfma(vmin(vset1(LARGEST), e), vnumber(rest), (e - near) + low));
 }
 
 /* --- where a chunk ends --------------------------------------------------- */

@@ -98,7 +98,7 @@ times_decay(vec a, vec g, vec y, vec z)
     if (vany(deep | (a > safe) | (a < -safe))) {
         vec lost;
         const vec sum = two_sum(a, z, &lost);
-        const vec one = vset1(1) + vkeep(lost == lost, lost);
+        const vec one = vset1(1) + vnumber(lost);
         const vec half = vexp(vselect(deep, sum, a) * vset1((T)0.5));
         const vec all = half * vselect(deep, one, y) * g * half;
         r = vselect(deep | (a > safe) | (a < -safe), all, r);

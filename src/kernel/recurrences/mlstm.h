@@ -104,7 +104,7 @@ next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d, int carrie
         vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
         if (carries) {
             const vec more = vfma(change, z, old - new);
-            vstore(&r->z_lost[l], vload(&r->z_lost[l]) + vkeep(more == more, more));
+            vstore(&r->z_lost[l], vload(&r->z_lost[l]) + vnumber(more));
         }
     }
     add_rows(r->z, r->z_lost, r->gated.b, rows);

@@ -214,7 +214,7 @@ settle_max(struct wkv_state s, ptrdiff_t j, vec w)
     vstore(&s.top[j], two_sum(x.top, log_den - decayed(x.age, w), &lost));
     vstore(&s.age[j], zero);
     lost = vmin(most, vmax(-most, lost)) - log_den;
-    return vkeep(lost == lost, lost); /* of infinite max or w */
+    return vnumber(lost); /* of infinite max or w */
 }
 
 /* e^x in two parts: as decay_parts, in a few operations where x is next to 0. */

@@ -219,7 +219,7 @@ INLINE vec
 rounding_lost(vec old, vec more, vec sum)
 {
     const vec lost = more - (sum - old);
-    return vkeep(lost == lost, lost);
+    return vnumber(lost);
 }
 
 /* One column tile of the state: what is added to, what is written, `lost`, and the sum

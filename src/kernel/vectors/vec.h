@@ -68,6 +68,18 @@ vkeep(ivec mask, vec x)
     return (vec)((ivec)x & mask);
 }
 
+/* x, or 0 in place of NaN. */
+INLINE vec
+vnumber(vec x)
+{
+#if defined(__AVX512F__)
+    /* A digit per class of numbers: 8 makes +0 of both kinds of NaN, 0 keeps others. */
+    return (vec)LA_MM(fixupimm)(x, x, (__m512i)((ivec){0} + 0x88), 0);
+#else
+    return vkeep(x == x, x);
+#endif
+}
+
 INLINE vec
 vselect(ivec mask, vec x, vec y)
 {
