@@ -153,6 +153,10 @@ enum {
      * alternate between two sets. */
     LA_SET_STEP = 2048,
 
+    /* Long chunks of wide blocks (panels.h). */
+    LA_PANEL_ROWS = 64, /* rows of a chunk that are worth copying */
+    LA_PANEL_TILES = 4, /* column tiles of the state that share the copy */
+
     /* Prefetching (fetch.h). */
     LA_LINE = 64,      /* bytes */
     LA_LINES_MAX = 32, /* prefetched at a time: slightly more than a core can await */

@@ -26,6 +26,19 @@ def laid(x, layout):
     return LAYOUTS[layout](x)
 
 
+@each([x for x in ATTENTION if x.letters["v"][-1] == "m"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_of_wide_values(case, dtype):
+    """Long chunks of wide values are copied; of a few columns, they are not."""
+    operands = case.operands((), 140, d=200, m=290, dtype=dtype)
+    some = slice(100, 137)
+    few = {x: y[..., some] if case.letters.get(x, "m")[-1] == "m" else y
+           for x, y in operands.items()}  # fmt: skip
+    np.testing.assert_array_equal(case.call(operands)[..., some], case.call(few))
+    grads, of_few = (case.backward(x) for x in (operands, few))
+    np.testing.assert_array_equal(grads[2][..., some], of_few[2])
+
+
 @grid(
     lambda case, dtype: case in (COVERING if dtype == "float32" else FIRST),
     case=ALL + BLOCKS + MORE,

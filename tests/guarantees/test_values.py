@@ -39,6 +39,7 @@ EACH = each(ALL + BLOCKS)
 FIRST, COVERING = first_of(ALL), covering(ALL + BLOCKS) + COMPLEX
 #: n, d, m: within and around vectors, chunks and panels.
 SIZES = [(1, 1, 1), (16, 4, 5), (33, 17, 16), (70, 5, 40), (129, 65, 33), (20, 530, 5)]
+SIZES += [(70, 200, 260)]
 WITH_MAPS = [x for x in ALL if x.row is not None and x.row.mapped]
 
 

@@ -14,6 +14,7 @@ struct noncausal_scratch {
     ptrdiff_t rows;    /* tokens per block */
     struct block a, v; /* features; values, then results */
     T *s, *lost, *z, *z_lost, *r, *lift;
+    struct panels panels;
 };
 
 static struct noncausal_scratch
@@ -28,6 +29,7 @@ noncausal_carve(const struct la_head *h, struct arena *arena)
     r.z_lost = take_row(arena, h->d);
     r.r = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
+    r.panels = take_panels(arena, r.rows, h->d, h->m);
     return r;
 }
 
@@ -44,6 +46,7 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         .v = r->v,
         .s = r->s,
         .ahead = ahead,
+        .pairs = {.panels = r->panels},
     };
     compensate_from(&c, r->lost, h->keys, r->rows, j);
     if (j == 0) {
@@ -179,6 +182,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .v = r->v,
         .s = r->s,
         .ahead = &ahead,
+        .pairs = {.panels = r->panels},
     };
     clear(r->s, state_size(h->d, h->m));
     compensate(&sum, r->lost, h->n, r->rows);

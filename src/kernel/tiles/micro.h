@@ -49,6 +49,13 @@ state_read(const struct sweep *c)
     return c->read != NULL ? c->read : c->s;
 }
 
+/* Whether tiles read copies of B and V (panels.h). */
+INLINE int
+by_panels(const struct sweep *c)
+{
+    return c->pairs.panels.b != NULL && are_worth_panels(c->W);
+}
+
 /* Makes the pairs of A. */
 INLINE void
 pair_rows_of_a(const struct sweep *c)
@@ -380,15 +387,15 @@ add_sums(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l
  * equal chunks, additions to S might still all round one way: `lost` accumulates what
  * each addition lost and adds it to the next (Kahan 1965). */
 INLINE void
-write_tile(const struct sweep *c, ptrdiff_t col, struct block values,
+write_tile(const struct sweep *c, ptrdiff_t col, struct columns b, struct block values,
            struct state_tile to, ptrdiff_t l, const int compensated, const int rows,
            const int nr, const enum la_products by)
 {
-    const struct block b = by == LA_FLOAT_PRODUCTS ? c->b : c->pairs.b;
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
-    tile_by(acc, rows, nr, block_at(b, 0, l), 1, values, lanes_of(c->rows, by), by);
+    tile_by(acc, rows, nr, (struct block){b.x + l * b.step, b.ld}, 1, values,
+            lanes_of(c->rows, by), by);
     add_chunk(c, col, to, l, acc, compensated, rows, nr);
 }
 

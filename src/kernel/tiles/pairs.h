@@ -12,17 +12,18 @@
 #define LA_PAIRS_H
 
 #include "../vectors/half.h"
-#include "block.h"
+#include "panels.h"
 
 enum { LA_PAIRED_ROWS = 64 }; /* the most rows of a sweep that takes pairs */
 
-/* The scratch of a sweep (micro.h) for its operands, if it takes pairs. */
+/* The scratch of a sweep (micro.h) for its operands. */
 struct pairs {
     enum la_products by;
     int *tiles;           /* la_head's */
     struct block a, keys; /* of the rows of A and of B */
     struct block b, dots; /* of the columns of B, with AMX as rows; of the rows of X */
     struct block s;       /* with AMX: of the columns of S, by column tiles like S */
+    struct panels panels; /* of products of floats */
 };
 
 /* Whether products are of 16 rows at a time (amx.h). */
@@ -319,8 +320,8 @@ take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K
     x->s.x = take(arena, lanes, round_up(W, VL));
 }
 
-/* Scratch for the pairs of a chunk of `rows` rows, and of a state of up to K rows and W
- * columns, if the head's products take any. */
+/* Scratch for the pairs or the panels of a chunk of `rows` rows, and of a state of up to
+ * K rows and W columns. */
 static struct pairs
 take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
            ptrdiff_t W)
@@ -335,6 +336,9 @@ take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff
         x.keys = take_block(arena, round_up((K + 1) / 2, VL), rows);
         x.b = take_block(arena, all / 2, K);
         x.dots = take_block(arena, all, all / 2);
+    }
+    else {
+        x.panels = take_panels(arena, rows, K, W);
     }
     return x;
 }

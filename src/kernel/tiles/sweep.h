@@ -41,16 +41,21 @@ write_tiles(const struct sweep *c, ptrdiff_t col, struct block values,
             struct state_tile to, const int compensated, const int nr,
             const enum la_products by)
 {
+    const struct block plain = by == LA_FLOAT_PRODUCTS ? c->b : c->pairs.b;
+    struct columns b = {plain.x, 1, plain.ld};
+    if (by == LA_FLOAT_PRODUCTS && nr > NR / 2 && by_panels(c)) {
+        b = (struct columns){c->pairs.panels.b, c->rows, MR};
+    }
     const ptrdiff_t end = c->K;
     ptrdiff_t l = 0;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= end; l += 2 * LA_TR) {
-        write_tile(c, col, values, to, l, compensated, 2 * LA_TR, nr, by);
+        write_tile(c, col, b, values, to, l, compensated, 2 * LA_TR, nr, by);
     }
     for (; l + LA_TR <= end; l += LA_TR) {
-        write_tile(c, col, values, to, l, compensated, LA_TR, nr, by);
+        write_tile(c, col, b, values, to, l, compensated, LA_TR, nr, by);
     }
     for (; l < end; l += MR) {
-        write_tile(c, col, values, to, l, compensated, MR, nr, by);
+        write_tile(c, col, b, values, to, l, compensated, MR, nr, by);
     }
 }
 
@@ -62,6 +67,9 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
     const ptrdiff_t at = col * round_up(c->K, MR);
     LA_PANEL(room, LA_PAIRED_ROWS, nr, by);
     struct block values = block_at(c->v, 0, col);
+    if (by == LA_FLOAT_PRODUCTS && by_panels(c)) {
+        values = (struct block){c->pairs.panels.v, nr * VL};
+    }
     if (what & LA_WRITE || c->dots.x != NULL) {
         values = paired(room, values, c->rows, nr * VL, by);
     }
@@ -141,6 +149,9 @@ sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
         return;
     }
 #endif
+    if (by_panels(c) && (what & LA_WRITE || c->dots.x != NULL)) {
+        copy_vectors(c->pairs.panels.v, block_at(c->v, 0, col), c->rows, nr);
+    }
     sweep_floats[nr - 1](c, col, what);
 }
 
@@ -243,11 +254,14 @@ pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
 }
 #endif
 
-/* Makes the pairs that all column tiles share. */
+/* Makes the pairs, or panels, that all column tiles share. */
 static void
 pair_operands(const struct sweep *c, int what)
 {
     if (!LA_HAS_HALVES || c->pairs.by == LA_FLOAT_PRODUCTS) {
+        if (what & LA_WRITE && by_panels(c)) {
+            copy_columns(c->pairs.panels.b, c->b, c->rows, c->K);
+        }
         return;
     }
     const ptrdiff_t rows = round_up(c->rows, MR);
