@@ -320,8 +320,8 @@ take_amx_pairs(struct pairs *x, struct arena *arena, ptrdiff_t rows, ptrdiff_t K
     x->s.x = take(arena, lanes, round_up(W, VL));
 }
 
-/* Scratch for the pairs or the panels of a chunk of `rows` rows, and of a state of up to
- * K rows and W columns. */
+/* Scratch for the pairs or the panels of a chunk of `rows` rows, and of a state of up
+ * to K rows and W columns. */
 static struct pairs
 take_pairs(const struct la_head *h, struct arena *arena, ptrdiff_t rows, ptrdiff_t K,
            ptrdiff_t W)

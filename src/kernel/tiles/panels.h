@@ -1,8 +1,8 @@
 /* panels.h: copies without gaps of what register tiles read again and again.
  *
- * The rows of a wide block lie far apart: no prefetcher of a processor follows them, and
- * their lines share few sets of the caches.  Copies of B and V took a tenth less time
- * where a chunk has many rows.  The numbers and their order are the same. */
+ * The rows of a wide block lie far apart: no prefetcher of a processor follows them,
+ * and their lines share few sets of the caches.  With copies of B and V, wide states
+ * took a tenth less time.  The numbers and their order are the same. */
 #ifndef LA_PANELS_H
 #define LA_PANELS_H
 
