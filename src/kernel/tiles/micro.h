@@ -49,13 +49,6 @@ state_read(const struct sweep *c)
     return c->read != NULL ? c->read : c->s;
 }
 
-/* Whether tiles read copies of B and V (panels.h). */
-INLINE int
-by_panels(const struct sweep *c)
-{
-    return c->pairs.panels.b != NULL && are_worth_panels(c->W);
-}
-
 /* Makes the pairs of A. */
 INLINE void
 pair_rows_of_a(const struct sweep *c)

@@ -13,6 +13,13 @@ forget_pairs(const struct sweep *c)
     }
 }
 
+/* Whether tiles read copies of B and V (panels.h). */
+INLINE int
+by_panels(const struct sweep *c)
+{
+    return c->pairs.panels.b != NULL && are_worth_panels(c->W);
+}
+
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
 read_tiles(const struct sweep *c, ptrdiff_t col, const T *s, struct block values,
