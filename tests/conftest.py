@@ -59,6 +59,11 @@ def pytest_collection(session):
         gc.enable()
 
 
+def pytest_collection_modifyitems(items):
+    """Builds and other long tests come first, so that no worker waits for one at the end."""
+    items.sort(key=lambda item: item.path.parent.name != "tools")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     return judged((yield), item.config)

@@ -72,10 +72,11 @@ PROGRAM = Path(__file__).parents[1] / "support" / "fla_interpreter.py"
 KERNELS = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RWKV7", "RetNet")
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_against_the_kernels_of_fla(name):
+@pytest.mark.parametrize("names", [KERNELS[::2], KERNELS[1::2]], ids=" ".join)
+def test_against_the_kernels_of_fla(names):
     """Triton's interpreter runs these."""
-    found, logits, gradients = output(PROGRAM, name).split()
-    assert found == name
+    rows = [line.split() for line in output(PROGRAM, *names).splitlines()]
+    assert [row[0] for row in rows] == [*names]
     # float32; kernels of chunks round differently
-    assert float(logits) < 1e-5 and float(gradients) < 1e-4
+    wrong = [row for row in rows if not (float(row[1]) < 1e-5 and float(row[2]) < 1e-4)]
+    assert wrong == []

@@ -43,28 +43,18 @@ def test_files(recipe, edits):
 
 
 @pytest.mark.slow
-def test_a_map_and_a_recurrence(tmp_path):
+def test_a_map_and_recurrences(tmp_path):
     """In one build: a map passes the tests of every map, and a recurrence is right in every library
-    and passes the tests of all recurrences."""
-    followed(tmp_path, recipes.MAP + recipes.RECURRENCE)
-    pytest_in(tmp_path, "tests/support/recipe/checks.py")
+    and passes the tests of all recurrences.  The state of another has two fields, of which one is
+    the scale of the other; it has no twin, without which those tests are not for it."""
+    recipes.copy_sources(tmp_path)
+    recipes.follow(tmp_path, recipes.MAP + recipes.RECURRENCE + recipes.SCALED_RECURRENCE)
+    recipes.run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
+    recipes.run(tmp_path, "-m", "linattn", "selftest")
+    for recipe in "recipe", "recipe_scaled":
+        pytest_in(tmp_path, f"tests/support/{recipe}/checks.py")
     for new, names in (("square", MAP_TESTS), ("fade", RECURRENCE_TESTS)):
         pytest_in(tmp_path, "-k", f"{new} or not [", *(f"tests/{name}" for name in names))
-
-
-@pytest.mark.slow
-def test_a_recurrence_under_a_log_scale(tmp_path):
-    """Its state has two fields, of which one is the scale of the other."""
-    followed(tmp_path, recipes.SCALED_RECURRENCE)
-    pytest_in(tmp_path, "tests/support/recipe_scaled/checks.py")
-
-
-def followed(folder, edits):
-    """The sources with these edits, built, and their selftest."""
-    recipes.copy_sources(folder)
-    recipes.follow(folder, edits)
-    recipes.run(folder, "setup.py", "-q", "build_ext", "--inplace")
-    recipes.run(folder, "-m", "linattn", "selftest")
 
 
 def pytest_in(folder, *arguments):
