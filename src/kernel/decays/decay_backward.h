@@ -44,10 +44,11 @@ add_across(vec y[][NR], struct block a, T *across, ptrdiff_t tokens, const int n
  * sets dg, or adds to it for the second reader: for each decay, the rows at or after it
  * times their partial sums over the keys before it. */
 INLINE void
-near_decays(const struct decay_pairs *c, vec y[][NR], const int reader, ptrdiff_t i,
-            ptrdiff_t col, const int nr, const int strict, const int before)
+near_decays(const struct decay_pairs *c, vec y[][NR], int reader, ptrdiff_t i,
+            ptrdiff_t col, const int nr)
 {
-    const struct block a = block_at(c->reader[reader].x, i, col);
+    const struct decay_reader by = c->reader[reader];
+    const struct block a = block_at(by.x, i, col);
     const struct block dg = block_at(c->dg, i, col);
     LA_EACH(j, nr) {
         vec near[MR];
@@ -58,10 +59,10 @@ near_decays(const struct decay_pairs *c, vec y[][NR], const int reader, ptrdiff_
             const int exists = i + r < c->tokens;
             const vec row = vload(&a.x[r * a.ld + j * VL]);
             LA_EACH(t, r + 1) {
-                if (t + before <= r && exists) {
+                if (reads(r, t, by.before) && exists) {
                     near[t] = vfma(row, y[r][j], near[t]);
                 }
-                for (int w = 0; t + strict <= r && w < c->writers; w++) {
+                for (int w = 0; reads(r, t, by.strict) && w < c->writers; w++) {
                     const struct block x = block_at(c->x[reader][w], i + r, i + t);
                     const struct block b = block_at(c->writer[w].x, i + t, col);
                     y[r][j] = vfma(vset1(x.x[0]), vload(&b.x[j * VL]), y[r][j]);
@@ -77,7 +78,7 @@ near_decays(const struct decay_pairs *c, vec y[][NR], const int reader, ptrdiff_
 /* y = far of MR rows from i on, times the decay since the beginning of the chunk. */
 INLINE void
 far_of_reader(const struct decay_pairs *c, vec y[][NR], struct block dx, ptrdiff_t i,
-              ptrdiff_t col, const int nr, const int channels, const int before)
+              ptrdiff_t col, const int nr, const int channels, int before)
 {
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
@@ -95,14 +96,14 @@ far_of_reader(const struct decay_pairs *c, vec y[][NR], struct block dx, ptrdiff
 
 /* da of one reader: one column tile, MR rows from i on. */
 INLINE void
-reader_rows(const struct decay_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
-            const int nr, const int channels, const int strict, const int before)
+reader_rows(const struct decay_pairs *c, int reader, ptrdiff_t i, ptrdiff_t col,
+            const int nr, const int channels)
 {
-    const struct block a = block_at(c->reader[reader].x, i, col);
-    const struct block dx = block_at(c->reader[reader].dx, i, col);
+    const struct decay_reader by = c->reader[reader];
+    const struct block a = block_at(by.x, i, col), dx = block_at(by.dx, i, col);
     const ptrdiff_t keys = channels ? MR : i;
     vec y[MR][NR];
-    far_of_reader(c, y, dx, i, col, nr, channels, before);
+    far_of_reader(c, y, dx, i, col, nr, channels, by.before);
     for (ptrdiff_t key = 0; key < i; key += keys) {
         if (channels) {
             add_across(y, a, c->across.x + key / MR * c->across.ld + col, c->tokens - i,
@@ -114,37 +115,21 @@ reader_rows(const struct decay_pairs *c, const int reader, ptrdiff_t i, ptrdiff_
         }
     }
     if (channels) {
-        near_decays(c, y, reader, i, col, nr, strict, before);
+        near_decays(c, y, reader, i, col, nr);
     }
     for (int w = 0; !channels && w < c->writers; w++) {
         diagonal_down(y, nr, block_at(c->x[reader][w], i, i),
-                      block_at(c->writer[w].x, i, col), strict);
+                      block_at(c->writer[w].x, i, col), by.strict);
     }
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
-            if (channels && i + r >= before) {
-                const struct block up = block_at(c->decay->up, i + r - before, col);
+            if (channels && i + r >= by.before) {
+                const struct block up = block_at(c->decay->up, i + r - by.before, col);
                 y[r][j] *= vload(&up.x[j * VL]);
             }
         }
     }
     tile_store(dx, y, nr);
-}
-
-INLINE void
-reader_tile(const struct decay_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
-            const int nr, const int channels)
-{
-    const struct decay_reader *a = &c->reader[reader];
-    if (a->before) {
-        reader_rows(c, reader, i, col, nr, channels, 1, 1);
-    }
-    else if (a->strict) {
-        reader_rows(c, reader, i, col, nr, channels, 1, 0);
-    }
-    else {
-        reader_rows(c, reader, i, col, nr, channels, 0, 0);
-    }
 }
 
 /* dg += sum of b_j o y_j over rows j before each of the MR decays from row i on.  `sum`
@@ -187,7 +172,7 @@ far_of_writer(const struct decay_pairs *c, vec y[][NR], const struct decay_write
 /* db of one writer: one column tile, MR rows from i on; and dg of their pairs with
  * later readers.  `behind` is the contribution of `far` to all later decays. */
 INLINE void
-writer_rows(const struct decay_pairs *c, const int writer, vec behind[NR], ptrdiff_t i,
+writer_rows(const struct decay_pairs *c, int writer, vec behind[NR], ptrdiff_t i,
             ptrdiff_t col, const int nr, const int channels)
 {
     const struct decay_writer *w = &c->writer[writer];
@@ -211,12 +196,7 @@ writer_rows(const struct decay_pairs *c, const int writer, vec behind[NR], ptrdi
     for (int r = 0; r < c->readers; r++) {
         const struct block x = block_at(c->x[r][writer], i, i);
         const struct block a = block_at(c->reader[r].x, i, col);
-        if (c->reader[r].strict) {
-            diagonal_up(y, nr, x, a, 1);
-        }
-        else {
-            diagonal_up(y, nr, x, a, 0);
-        }
+        diagonal_up(y, nr, x, a, c->reader[r].strict);
     }
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
@@ -237,7 +217,7 @@ gradient_tile(const struct decay_pairs *c, ptrdiff_t col, const int nr,
     vec behind[2][NR];
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         for (int r = 0; r < c->readers; r++) {
-            reader_tile(c, r, i, col, nr, channels);
+            reader_rows(c, r, i, col, nr, channels);
         }
     }
     LA_EACH(j, nr) {

@@ -13,17 +13,27 @@ delta_step_read_square(const struct delta_step_scratch *r, const struct la_array
                        const struct square at, vec *x, vec *y, const int resets,
                        const enum la_type type)
 {
-    vec s[VL];
-    LA_EACH(c, VL) {
-        s[c] = c < at.cols ? vread_some(square_column(from, at, c), at.rows, type)
-                           : (vec){0};
-    }
+    vec s[VL] = {{0}};
+    LA_EACH_COLUMN(at, s[c] = vread_some(square_column(from, at, c), at.rows, type));
     vtranspose(s);
     LA_EACH(i, VL) {
         if (i < at.rows) {
             delta_step_sum(read_factors(r, at.i + i, resets), s[i], x, y, resets);
         }
     }
+}
+
+/* The new state in column c of a square. */
+INLINE void
+delta_step_write_column(const struct delta_step_scratch *r, const struct la_array *from,
+                        const struct la_array *to, const struct square at, ptrdiff_t c,
+                        const struct write_factors f, vec u, const enum step_rule rule,
+                        const int resets, const enum la_type type)
+{
+    const vec s = vread_some(square_column(from, at, c), at.rows, type);
+    const vec v = rule == DPLR_STEP ? vset1(r->v[at.j + c]) : (vec){0};
+    vwrite_pieces(square_column(to, at, c), at.rows,
+                  delta_step_new(s, f, u, v, rule, resets), type);
 }
 
 /* The new state in a square of contiguous columns. */
@@ -37,14 +47,8 @@ delta_step_write_square(const struct delta_step_scratch *r, const struct la_arra
         .b = vload(&r->b[at.i]),
         .k = rule == DPLR_STEP ? vload(&r->k[at.i]) : (vec){0},
         .decay = rule != DELTA_STEP ? vload(&r->decay[at.i]) : (vec){0}};
-    LA_EACH(c, VL) {
-        if (c < at.cols) {
-            const vec s = vread_some(square_column(from, at, c), at.rows, type);
-            const vec v = rule == DPLR_STEP ? vset1(r->v[at.j + c]) : (vec){0};
-            vwrite_pieces(square_column(to, at, c), at.rows,
-                          delta_step_new(s, f, vset1(u[c]), v, rule, resets), type);
-        }
-    }
+    LA_EACH_COLUMN(at, delta_step_write_column(r, from, to, at, c, f, vset1(u[c]), rule,
+                                               resets, type));
 }
 
 /* u, o and the new state in up to VL contiguous columns from j on. */

@@ -208,6 +208,18 @@ step_column(const struct step_scratch *r, const struct la_array *from,
     r->o[j] += sum;
 }
 
+/* Updates column c of a square; returns what the query reads. */
+INLINE vec
+step_square_column(const struct step_scratch *r, const struct la_array *from,
+                   const struct la_array *to, const struct square at, ptrdiff_t c,
+                   const struct step_factors f, const int rule, const enum la_type type)
+{
+    const vec old = held(vread_some(square_column(from, at, c), at.rows, type));
+    const vec s = step_new(f, old, vset1(r->v[at.j + c]), rule);
+    vwrite_pieces(square_column(to, at, c), at.rows, s, type);
+    return rule & LA_STEP_BEFORE ? old : s;
+}
+
 /* Updates a square of contiguous columns; returns sum + a^T s or a^T old. */
 INLINE vec
 step_square(const struct step_scratch *r, const struct la_array *from,
@@ -219,16 +231,8 @@ step_square(const struct step_scratch *r, const struct la_array *from,
                                    .keep = gated ? vload(&r->keep[at.i]) : (vec){0},
                                    .change =
                                        gated ? vload(&r->change[at.i]) : (vec){0}};
-    vec x[VL];
-    LA_EACH(c, VL) {
-        x[c] = (vec){0};
-        if (c < at.cols) {
-            const vec old = held(vread_some(square_column(from, at, c), at.rows, type));
-            const vec s = step_new(f, old, vset1(r->v[at.j + c]), rule);
-            vwrite_pieces(square_column(to, at, c), at.rows, s, type);
-            x[c] = rule & LA_STEP_BEFORE ? old : s;
-        }
-    }
+    vec x[VL] = {{0}};
+    LA_EACH_COLUMN(at, x[c] = step_square_column(r, from, to, at, c, f, rule, type));
     vtranspose(x);
     LA_EACH(i, VL) {
         if (i < at.rows) {

@@ -25,15 +25,23 @@ tile_store(struct block x, vec c[][NR], const int nr)
     }
 }
 
+/* Whether row i reads row t: it comes later or, unless `strict`, is the same. */
+INLINE int
+reads(int i, int t, int strict)
+{
+    return i > t || (i == t && !strict);
+}
+
 /* y_i += x_it b_t for rows t of b (MR, nr) and every i >= t or, if strict, i > t.  x is
  * the MR x MR diagonal block. */
 INLINE void
-diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
-              const int strict)
+diagonal_down(vec y[][NR], const int nr, struct block x, struct block b, int strict)
 {
     LA_EACH(t, MR) {
-        LA_UNROLL
-        for (int i = t + strict; i < MR; i++) {
+        LA_EACH(i, MR) {
+            if (!reads(i, t, strict)) {
+                continue;
+            }
             LA_EACH(j, nr) {
                 const vec row = vload(&b.x[t * b.ld + j * VL]);
                 y[i][j] = vfma(vset1(x.x[i * x.ld + t]), row, y[i][j]);
@@ -45,11 +53,13 @@ diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
 /* y_i += x_ti b_t for rows t of b (MR, nr) and every i <= t or, if strict, i < t.  x is
  * the MR x MR diagonal block. */
 INLINE void
-diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int strict)
+diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, int strict)
 {
     LA_EACH(t, MR) {
-        LA_UNROLL
-        for (int i = 0; i <= t - strict; i++) {
+        LA_EACH(i, MR) {
+            if (!reads(t, i, strict)) {
+                continue;
+            }
             LA_EACH(j, nr) {
                 const vec row = vload(&b.x[t * b.ld + j * VL]);
                 y[i][j] = vfma(vset1(x.x[t * x.ld + i]), row, y[i][j]);
