@@ -60,7 +60,7 @@ def pytest_collection(session):
 
 
 def pytest_collection_modifyitems(items):
-    """Builds and other long tests come first, so that no worker waits for one at the end."""
+    """Tests of tools, among them the longest, come first: no worker waits for one at the end."""
     items.sort(key=lambda item: item.path.parent.name != "tools")
 
 

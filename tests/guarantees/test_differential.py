@@ -23,7 +23,7 @@ def settings(threads, isa):
 
 
 @pytest.mark.parametrize(
-    ("first", "last"), [(0, 250), pytest.param(250, 2_000, marks=pytest.mark.slow)]
+    ("first", "last"), [(0, 250), pytest.param(250, 4_000, marks=pytest.mark.slow)]
 )
 def test_random_cases(first, last):
     """Half of them with poisoned scratch."""

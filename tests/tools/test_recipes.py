@@ -44,9 +44,9 @@ def test_files(recipe, edits):
 
 @pytest.mark.slow
 def test_a_map_and_recurrences(tmp_path):
-    """In one build: a map passes the tests of every map, and a recurrence is right in every library
-    and passes the tests of all recurrences.  The state of another has two fields, of which one is
-    the scale of the other; it has no twin, without which those tests are not for it."""
+    """In one build: a map passes the tests of every map; a recurrence is right in every library and
+    passes the tests of all recurrences; and another is right whose state has two fields, of which
+    one is the scale of the other.  This one has no twin to be tested against."""
     recipes.copy_sources(tmp_path)
     recipes.follow(tmp_path, recipes.MAP + recipes.RECURRENCE + recipes.SCALED_RECURRENCE)
     recipes.run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")

@@ -59,10 +59,10 @@ near_decays(const struct decay_pairs *c, vec y[][NR], int reader, ptrdiff_t i,
             const int exists = i + r < c->tokens;
             const vec row = vload(&a.x[r * a.ld + j * VL]);
             LA_EACH(t, r + 1) {
-                if (reads(r, t, by.before) && exists) {
+                if (sees(r, t, by.before) && exists) {
                     near[t] = vfma(row, y[r][j], near[t]);
                 }
-                for (int w = 0; reads(r, t, by.strict) && w < c->writers; w++) {
+                for (int w = 0; sees(r, t, by.strict) && w < c->writers; w++) {
                     const struct block x = block_at(c->x[reader][w], i + r, i + t);
                     const struct block b = block_at(c->writer[w].x, i + t, col);
                     y[r][j] = vfma(vset1(x.x[0]), vload(&b.x[j * VL]), y[r][j]);

@@ -47,8 +47,10 @@ struct square {
                 call;                                                                  \
             }                                                                          \
         }                                                                              \
-        for (ptrdiff_t c = 0; !(at).whole && c < (at).cols; c++) {                     \
-            call;                                                                      \
+        else {                                                                         \
+            for (ptrdiff_t c = 0; c < (at).cols; c++) {                                \
+                call;                                                                  \
+            }                                                                          \
         }                                                                              \
     } while (0)
 

@@ -25,9 +25,9 @@ tile_store(struct block x, vec c[][NR], const int nr)
     }
 }
 
-/* Whether row i reads row t: it comes later or, unless `strict`, is the same. */
+/* Whether row i sees row t: it comes later or, unless `strict`, is the same. */
 INLINE int
-reads(int i, int t, int strict)
+sees(int i, int t, int strict)
 {
     return i > t || (i == t && !strict);
 }
@@ -39,7 +39,7 @@ diagonal_down(vec y[][NR], const int nr, struct block x, struct block b, int str
 {
     LA_EACH(t, MR) {
         LA_EACH(i, MR) {
-            if (!reads(i, t, strict)) {
+            if (!sees(i, t, strict)) {
                 continue;
             }
             LA_EACH(j, nr) {
@@ -57,7 +57,7 @@ diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, int stric
 {
     LA_EACH(t, MR) {
         LA_EACH(i, MR) {
-            if (!reads(t, i, strict)) {
+            if (!sees(t, i, strict)) {
                 continue;
             }
             LA_EACH(j, nr) {
