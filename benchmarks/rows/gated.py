@@ -69,6 +69,15 @@ def against_plain(name: str, plain: str, channels: bool, *sizes: int) -> Calls:
     return Calls(forward(name, x), without, tokens=(sizes[0] * sizes[1],) * 2)
 
 
+def strong(name: str, reverse: bool, *sizes: int) -> Calls:
+    """Gates of about -6, whose products are below the smallest normal number."""
+    x = arrays(*sizes)
+    tokens = (sizes[0] * sizes[1],) * 2
+    return Calls(
+        either(name, reverse, x | {"g": x["g"] - 6}), either(name, reverse, x), tokens=tokens
+    )
+
+
 def backward(name: str, channels: bool, *sizes: int) -> Calls:
     """Into existing arrays: page faults of new ones vary at random."""
     x = arrays(*sizes, channels)
@@ -221,6 +230,9 @@ ROWS = [
     *(Row(f"{name}_backward / {name}{kind}, d = {d}", partial(backward, name, channels), sizes,
           goal=3.5)
       for d, sizes in SHAPES.items() for name in RULES for channels, kind in KINDS),
+    *(Row(f"{name}{'_backward' * reverse} with strong gates / weak ones",
+          partial(strong, name, reverse), goal=1.05)
+      for name in ("gated", "gated_delta") for reverse in (False, True)),
     *(Row(f"momentum_delta / gated_delta, d = {d}",
           partial(against_plain, "momentum_delta", "gated_delta", False), sizes, goal=2.2)
       for d, sizes in SHAPES.items()),

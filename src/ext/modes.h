@@ -20,6 +20,13 @@ la_modes_set(la_modes modes)
     _mm_setcsr(modes);
 }
 
+/* The same modes, but results below the smallest normal number become 0. */
+static inline la_modes
+la_modes_flushing(la_modes modes)
+{
+    return modes | _MM_FLUSH_ZERO_ON;
+}
+
 #else
 #include <fenv.h>
 
@@ -37,6 +44,13 @@ static inline void
 la_modes_set(la_modes modes)
 {
     fesetenv(&modes);
+}
+
+/* Other processors compute subnormal numbers about as fast as others. */
+static inline la_modes
+la_modes_flushing(la_modes modes)
+{
+    return modes;
 }
 #endif
 

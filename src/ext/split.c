@@ -1,9 +1,9 @@
 /* split.c: shares the units of a call (plan.c) between threads.
  *
- * Units are pieces, which job.c runs, as long as each thread has as many; those that
- * are left over, or are fewer than the threads, are split further: into panels of value
- * columns, or as the four other files do (job.h).  A panel's columns are computed by
- * the same operations in the same order for any width (micro.h), so the number of
+ * Units are pieces, which job_run.c runs, as long as each thread has as many; those
+ * that are left over, or are fewer than the threads, are split further: into panels of
+ * value columns, or as the four other files do (job.h).  A panel's columns are computed
+ * by the same operations in the same order for any width (micro.h), so the number of
  * threads changes no bit. */
 #include "cpu.h"
 #include "job.h"

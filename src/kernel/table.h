@@ -51,8 +51,11 @@ enum la_property {
     LA_TAKES_COMPLEX = 8192, /* also takes complex64 and complex128 */
     LA_HALF_STATES = 16384,  /* states may be stored in 16 bits */
     LA_PRODUCTS = 32768,     /* obeys set_products (pairs.h) */
-    LA_HEAD_START = 65536 /* can carry the state to a range of tokens and compute that
-                             alone (head_start.c) */
+    LA_HEAD_START = 65536, /* can carry the state to a range of tokens and compute that
+                              alone (head_start.c) */
+    LA_FLUSHES = 131072 /* numbers below the smallest normal one count as 0: results of
+                           decays, on which processors may take 150 times as long
+                           (modes.h) */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; some
