@@ -124,9 +124,6 @@ la_job_read(struct job *job)
     if (job->by_id[LA_AT_begin] != NULL) {
         halve_sequences(job);
     }
-    const int flushes = job->properties & LA_FLUSHES;
-    job->callers = la_modes_get();
-    job->modes = flushes ? la_modes_flushing(job->callers) : job->callers;
 }
 
 /* The position of a head on each axis of the call; `row`: its state's on the first. */

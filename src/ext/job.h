@@ -33,7 +33,7 @@ struct job {
     ptrdiff_t rows, parts;   /* rows per part; parts of n */
     struct la_scratch scratch;
     char *few;                              /* memory for it (scratch.h) */
-    la_modes callers, modes;                /* of the caller, and of the kernels */
+    la_modes modes;                         /* of the kernels */
     size_t ranges;                          /* of tokens, per head (head_start.c) */
     struct la_staged *staged;               /* set by stages.c */
     struct la_channel_split *channel_split; /* set by channel_split.c */

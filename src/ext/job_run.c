@@ -15,13 +15,8 @@ static int
 poll_caller(void *arg)
 {
     struct job *job = arg;
-    if (!poll_worker(job) && job->watch != NULL) {
-        const la_modes modes = la_modes_get();
-        la_modes_set(job->callers); /* the watch may run the caller's code */
-        if (job->watch->poll(job->watch->arg)) {
-            atomic_store(&job->stop, 1);
-        }
-        la_modes_set(modes);
+    if (!poll_worker(job) && job->watch != NULL && job->watch->poll(job->watch->arg)) {
+        atomic_store(&job->stop, 1);
     }
     return poll_worker(job);
 }
@@ -94,10 +89,13 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
     la_scratch_prepare(&job->scratch);
     /* Padding lanes may raise floating-point flags that have nothing to do with the
      * result, so the call raises none. */
+    const la_modes callers = la_modes_get();
+    const int flushes = job->properties & LA_FLUSHES;
+    job->modes = flushes ? la_modes_flushing(callers) : callers;
     la_modes_set(job->modes);
     const struct la_list list = {piece, job->turn, idle, job, items};
     const int gave_up = la_pool_run(&list, threads, length_of(job));
-    la_modes_set(job->callers);
+    la_modes_set(callers);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
     /* The watch may have stopped the job after the last piece polled. */
     const int stopped = gave_up || poll_worker(job);

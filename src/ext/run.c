@@ -5,6 +5,7 @@
 #include "run.h"
 
 #include "cpu.h"
+#include "modes.h"
 #include "os.h"
 
 /* Checks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
@@ -14,28 +15,30 @@ enum { LOOK_MS = 30 };
  * short ones. */
 static _Thread_local int64_t last_look;
 
+/* `callers`: the modes in which Python runs. */
 static int
-poll(void *unused)
+poll(void *callers)
 {
-    (void)unused;
     if (la_clock_ms() - last_look < LOOK_MS) {
         return 0;
     }
+    const la_modes modes = la_modes_get();
     la_cpu_release_tiles();
+    la_modes_set(*(const la_modes *)callers);
     const PyGILState_STATE gil = PyGILState_Ensure();
     const int raised = PyErr_CheckSignals() != 0;
     PyGILState_Release(gil);
+    la_modes_set(modes);
     last_look = la_clock_ms();
     return raised;
 }
 
-/* A watch (plan.h) that runs Python's signal handlers.  If it stops a call, an
- * exception is set. */
-static const struct la_watch signals = {poll, NULL};
-
 int
 la_run_python(const struct la_call *call)
 {
+    la_modes callers = la_modes_get();
+    /* Runs Python's signal handlers.  If it stops a call, an exception is set. */
+    const struct la_watch signals = {poll, &callers};
     /* Short calls keep the GIL: another thread that takes it may hold it for 5 ms. */
     PyThreadState *const state = la_is_long(call) ? PyEval_SaveThread() : NULL;
     const enum la_status status = la_run(call, &signals);
