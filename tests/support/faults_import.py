@@ -101,8 +101,8 @@ def xla() -> None:
     import linattn.jax
 
     find_code()
-    # Wide enough for scratch of its own: that of narrow calls is on the stack.
-    q = np.random.default_rng(0).standard_normal((3, 9, 256)).astype("f4")
+    # Scratch of its own: that of narrower calls is on the stack, that of wider ones is kept.
+    q = np.random.default_rng(0).standard_normal((3, 9, 96)).astype("f4")
     call = jax.jit(linattn.jax.noncausal)
     lengths = np.array([4, 0, 9], np.int32)
     expected = np.asarray(call(q, q, q, key_lengths=lengths))
