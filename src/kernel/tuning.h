@@ -22,6 +22,14 @@ chunk_rows(ptrdiff_t d)
     return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
+/* For causal_backward: a chunk also costs two copies of a state and a transposition,
+ * and stages keep the state before it. */
+static inline ptrdiff_t
+causal_backward_rows(ptrdiff_t d)
+{
+    return d <= 32 ? 16 : d <= 192 ? 32 : 64;
+}
+
 /* With products of bfloat16: the triangle costs half as much, and the state is also
  * converted once per chunk. */
 static inline ptrdiff_t

@@ -23,7 +23,7 @@ struct causal_rates {
 static struct causal_rates
 take_causal_rates(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = head_rows(h);
+    const ptrdiff_t rows = gradient_rows(h);
     struct causal_rates x;
     x.r = take(arena, 1, h->n + rows);
     x.w = take(arena, 1, h->n + rows);
@@ -46,7 +46,7 @@ struct causal_gradient {
 static struct causal_gradient
 take_causal_gradient(const struct la_head *h, struct arena *arena)
 {
-    struct causal_gradient r = {.rows = head_rows(h)};
+    struct causal_gradient r = {.rows = gradient_rows(h)};
     r.a = take_block(arena, r.rows, h->d);
     r.b = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);

@@ -15,7 +15,7 @@ struct causal_chunk {
 static struct causal_chunk
 take_causal_chunk(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = head_rows(h);
+    const ptrdiff_t rows = gradient_rows(h);
     struct causal_chunk x;
     x.s = take_state(arena, h->d, h->m);
     x.z = take_row(arena, h->d);
@@ -74,7 +74,7 @@ prepare_causal_gradient(const struct la_head *h, const struct causal_chunk *firs
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span_of(h, i, head_rows(h), &ahead);
+        const struct span t = span_of(h, i, gradient_rows(h), &ahead);
         const struct causal_chunk x = causal_chunk(h->chunks, first, i);
         if (reverse) {
             load_causal_readers(h, rates, x.b, x.v, t);
@@ -103,7 +103,7 @@ carry_causal_gradient(const struct la_head *h, const struct causal_chunk *first,
     struct sweep c = {.K = reverse ? h->d : h->m,
                       .W = round_up(reverse ? h->m : h->d, VL)};
     struct causal_chunk x = causal_chunk(h->chunks, first, 0);
-    compensate_state(&c, h, rates->lost, head_rows(h));
+    compensate_state(&c, h, rates->lost, gradient_rows(h));
     for (ptrdiff_t i = 0; i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -186,7 +186,7 @@ stage_causal_backward(const struct la_head *h)
     const struct causal_rates rates = take_causal_rates(h, &of_head);
     switch (h->stage.kind) {
     case LA_CUT:
-        return cut_evenly(h, head_rows(h));
+        return cut_evenly(h, gradient_rows(h));
     case LA_PREPARE:
         return prepare_causal_gradient(h, &first, &rates);
     case LA_BEGIN:

@@ -292,13 +292,26 @@ paired(T *room, struct block src, ptrdiff_t rows, ptrdiff_t cols,
     return dst;
 }
 
-/* Rows per chunk of causal, its gradients, and gated. */
+/* Rows per chunk with products of operands in pairs. */
+INLINE ptrdiff_t
+paired_rows(const struct la_head *h)
+{
+    return by_amx(h->products) ? LA_AMX_CHUNK : paired_chunk_rows(h->d);
+}
+
+/* Rows per chunk of causal and gated. */
 INLINE ptrdiff_t
 head_rows(const struct la_head *h)
 {
-    return h->products == LA_FLOAT_PRODUCTS ? chunk_rows(h->d)
-           : by_amx(h->products)            ? LA_AMX_CHUNK
-                                            : paired_chunk_rows(h->d);
+    return h->products == LA_FLOAT_PRODUCTS ? chunk_rows(h->d) : paired_rows(h);
+}
+
+/* Rows per chunk of causal_backward. */
+INLINE ptrdiff_t
+gradient_rows(const struct la_head *h)
+{
+    return h->products == LA_FLOAT_PRODUCTS ? causal_backward_rows(h->d)
+                                            : paired_rows(h);
 }
 
 INLINE ptrdiff_t
