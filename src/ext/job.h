@@ -107,7 +107,7 @@ int la_sequences_clear(struct job *job);
 enum la_status la_run_units(struct job *job, int threads);
 
 /* Whether so many units of so much work, with several threads, are computed in stages
- * that they all share (stages.c). */
+ * (stages.c). */
 int la_is_staged(const struct job *job, size_t units, double work, int threads);
 
 /* Whether they may have to be computed in another way, since there are more chunks than

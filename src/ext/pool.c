@@ -205,7 +205,7 @@ next_item(const struct la_list *list, int lane)
     size_t item = atomic_load(&pool.next);
     while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
            item < list->items) {
-        const enum la_turn turn = list->turn(list->job, item);
+        const enum la_turn turn = list->turn(list->job, item, lane);
         if (turn == LA_NEVER) {
             break;
         }
@@ -284,7 +284,7 @@ static int
 run_alone(const struct la_list *list)
 {
     for (size_t i = 0; i < list->items; i++) {
-        if (list->turn != NULL && list->turn(list->job, i) == LA_NEVER) {
+        if (list->turn != NULL && list->turn(list->job, i, 0) == LA_NEVER) {
             return 0;
         }
         if (list->work(list->job, i, 0)) {

@@ -8,10 +8,11 @@
  * stops the job: pieces that have not begun are dropped. */
 typedef int (*la_work)(void *job, size_t item, int lane);
 
-/* Whether a piece of work, the next one in order, may begin: later; now; or never, as
- * there is none of this number.  A piece may wait for earlier pieces only. */
+/* Whether a thread, of lane `lane`, may begin a piece of work, the next one in order:
+ * later; now; or never, as there is none of this number.  A piece may wait for earlier
+ * pieces only. */
 enum la_turn { LA_LATER, LA_NOW, LA_NEVER };
-typedef enum la_turn (*la_turns)(void *job, size_t item);
+typedef enum la_turn (*la_turns)(void *job, size_t item, int lane);
 
 /* Numbered pieces of work.  They begin in order if they have turns, else as shares.h
  * has it. */

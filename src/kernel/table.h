@@ -131,10 +131,10 @@ struct la_tokens {
     ptrdiff_t from, to;
 };
 
-/* The stages in which threads share a group of consecutive chunks of a head (stages.c):
- * the lengths of its chunks; what depends on their tokens alone; what the group takes
- * over from the one before; the states between chunks, from the first on, each thread
- * some rows or columns of the state; results.  Every number is summed as when a single
+/* The stages of a group of consecutive chunks of a head (stages.c): the lengths of its
+ * chunks; what depends on their tokens alone; what the group takes over from the one
+ * before; the states between chunks, from the first on, each thread some rows or
+ * columns of the state; results.  Every number is summed as when a single
  * call computes the head.  The chunks of causal are runs of several (runs.h). */
 enum la_stage_kind { LA_CUT, LA_PREPARE, LA_BEGIN, LA_CARRY, LA_FINISH };
 enum { LA_STAGE_KINDS = LA_FINISH + 1 };

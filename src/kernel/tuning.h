@@ -206,7 +206,7 @@ enum {
     LA_GROUP_BYTES = 1 << 19,   /* what a group keeps, per thread (stages.c) */
     LA_GROUPS_BYTES = 48 << 20, /* of all groups, below what scratch.c keeps */
     LA_STAGED_THREADS = 4,      /* per unit of a call, for stages to gain over panels */
-    LA_STAGED_ALONE = 2,        /* the same where there are no panels */
+    LA_STAGED_ALONE = 2,        /* the same where a relay gains over them (relay.c) */
     LA_STAGE_SHARES = 4,        /* of a group's chunks, per thread */
     LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
     LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */

@@ -11,7 +11,7 @@ from linattn import _linattn
 def stages(threads):
     """compute(call, ...): the results of one thread, compared with those of stages."""
 
-    def compute(f, *operands, counts=((2, 1), (3, 4), (8, 50)), **options):
+    def compute(f, *operands, counts=((2, 1), (3, 4), (8, 3), (8, 50)), **options):
         threads(1)
         with np.errstate(all="ignore"):
             expected = f(*operands, **options)

@@ -1,5 +1,8 @@
-"""Long sequences, few of them, in stages that all threads share (`src/ext/stages.c`): the same bits
-as by one thread, forward and backward."""
+"""Long sequences, few of them, in the stages of `src/ext/stages.c`: the same bits as by one thread,
+forward and backward.  Two or three threads take whole groups in turn, more of them share each."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -220,6 +223,47 @@ def test_instruction_sets_and_poison(stages, isa, case, backward):
                 check(stages, case, backward, operands)
             finally:
                 _linattn.poison_scratch(0)
+
+
+CROWDED = """
+import numpy as np, linattn
+q, k, v = np.random.default_rng(0).standard_normal((3, 4096, 64), dtype=np.float32)
+call = lambda: linattn.causal_backward(q, k, v, v, cu_seqlens=[0, 100, 4096])
+linattn.set_num_threads(1)
+expected = call()
+linattn.set_num_threads(4)
+print(all(all(map(np.array_equal, call(), expected)) for _ in range(200)))
+"""
+
+
+def test_threads_far_behind_others():
+    """In processes that take the processors from each other, until memory for groups ends."""
+    options = {"stdout": subprocess.PIPE, "text": True}
+    programs = [subprocess.Popen([sys.executable, "-c", CROWDED], **options) for _ in range(3)]
+    try:
+        assert [x.communicate(timeout=120)[0].strip() for x in programs] == ["True"] * 3
+    finally:
+        for program in programs:
+            program.kill()
+
+
+@EVERY
+@pytest.mark.usefixtures("stages")
+@pytest.mark.parametrize("count", [3, 6, 8])
+def test_threads_that_stay_away(threads, case, count):
+    """Between their pieces, so that others take their groups over; sequences of any length."""
+    cuts = [0, 100, 100, 1500]
+    operands = make(case, (1,), 1500, 16, 16)
+    threads(1)
+    expected = case.backward(operands, cu_seqlens=cuts)
+    threads(count)
+    _linattn.force_stages(case.name == "causal" or 8)
+    _linattn.delay_workers(1)
+    try:
+        assert_same(case.backward(operands, cu_seqlens=cuts), expected)
+    finally:
+        _linattn.delay_workers(0)
+        _linattn.force_stages(0)
 
 
 @pytest.mark.usefixtures("stages")

@@ -40,7 +40,8 @@ take_record_of(const struct la_head *h, struct arena *arena, enum delta_rule rul
 {
     const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = rule == LA_DPLR;
     struct delta_record x = {.rule = rule, .outputs = outputs};
-    x.keeps = outputs && panel(h, h->chunks->parts - 1).width <= 0;
+    x.keeps =
+        outputs && (h->chunks->parts == 1 || panel(h, h->chunks->parts - 1).width <= 0);
     x.s = x.keeps ? take_state(arena, h->d, h->m) : NULL;
     x.ea = x.b = take_block(arena, (1 + outputs) * rows, h->d);
     x.l = take_block(arena, rows, rows);

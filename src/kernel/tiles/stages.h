@@ -175,11 +175,12 @@ fetch_tile(struct sweep c, const struct la_head *h, T *s, ptrdiff_t col, const i
     }
 }
 
-/* Prefetches this part of the sums of a later chunk; NULL: there is none. */
+/* Prefetches this part of the sums of a later chunk, unless this thread has made them
+ * all; NULL: there is none. */
 static void
 fetch_sums(struct sweep c, const struct la_head *h, T *sums)
 {
-    if (sums != NULL) {
+    if (sums != NULL && h->chunks->parts > 1) {
         LA_BY_TILES(c.W, fetch_tile(c, h, sums, col, nr));
     }
 }
