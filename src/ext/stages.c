@@ -212,9 +212,11 @@ la_run_staged(struct job *job, size_t units, int threads, int *fits)
     const size_t bytes = measure(job), all = (size_t)threads;
     const size_t each = (all + units - 1) / units;
     const int relays = each < LA_STAGED_THREADS && !(job->properties & LA_HEAD_START);
-    struct la_staged x = {
-        .count = units, .threads = threads, .lasts = LA_LASTS, .parts = 1};
-    if (!relays) {
+    struct la_staged x = {.count = units, .threads = threads, .parts = 1};
+    if (relays) { /* groups that all threads have, and some that are handed on */
+        x.lasts = threads + 2 < LA_LASTS ? threads + 2 : LA_LASTS;
+    }
+    else {
         x.slots = la_stages_may_not_fit(job) ? 2 : 3;
         x.lasts = x.slots + 1;
         x.parts = each;
