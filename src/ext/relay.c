@@ -9,8 +9,6 @@
  * fork, others complete the group. */
 #include "staged.h"
 
-#include <stdint.h>
-
 /* What a lane has: no group; one that is being cut and prepared, or carried and
  * finished; or one that is prepared, as a number of its own from 0 on. */
 enum { NONE = -1, BEGUN = -2, ENDING = -3 };
@@ -172,10 +170,9 @@ run_item(void *arg, size_t item, int lane)
     return sequence != NULL ? prepare(job, sequence, lane) : 0;
 }
 
-enum la_status
-la_run_relay(struct job *job, size_t bytes, int threads)
+static void
+begin(struct la_staged *x)
 {
-    struct la_staged *x = job->staged;
     for (size_t i = 0; i < x->count; i++) {
         struct la_sequence *sequence = &x->sequences[i];
         atomic_store(&sequence->is_cut, 0);
@@ -188,9 +185,6 @@ la_run_relay(struct job *job, size_t bytes, int threads)
     for (int lane = 0; lane < x->threads; lane++) {
         atomic_store(&x->lanes[lane].has, NONE);
     }
-    job->turn = turn;
-    const enum la_status status =
-        la_job_run(job, job->kernel, run_item, bytes, SIZE_MAX, threads);
-    job->turn = NULL;
-    return status;
 }
+
+const struct la_schedule la_relay = {begin, turn, run_item};

@@ -145,10 +145,9 @@ run_item(void *arg, size_t item, int lane)
     return stopped;
 }
 
-enum la_status
-la_run_stage_list(struct job *job, size_t bytes, int threads)
+static void
+begin(struct la_staged *x)
 {
-    struct la_staged *x = job->staged;
     for (int kind = 0; kind < LA_STAGE_KINDS; kind++) {
         atomic_store(&x->done[kind], 0);
     }
@@ -157,9 +156,6 @@ la_run_stage_list(struct job *job, size_t bytes, int threads)
     }
     atomic_store(&x->ended, 0);
     atomic_store(&x->groups, SIZE_MAX);
-    job->turn = turn;
-    const enum la_status status =
-        la_job_run(job, job->kernel, run_item, bytes, SIZE_MAX, threads);
-    job->turn = NULL;
-    return status;
 }
+
+const struct la_schedule la_stage_list = {begin, turn, run_item};

@@ -50,9 +50,15 @@ int la_cut_group(struct job *job, size_t sequence, ptrdiff_t group, struct la_ch
 int la_run_stage(struct job *job, size_t sequence, struct la_chunks *x,
                  enum la_stage_kind kind, size_t share, size_t shares, int lane);
 
-/* A pass over all groups with `bytes` bytes of scratch for a thread: every group by all
- * threads, or each by one. */
-enum la_status la_run_stage_list(struct job *job, size_t bytes, int threads);
-enum la_status la_run_relay(struct job *job, size_t bytes, int threads);
+/* How threads share a pass over all groups: what is set before it, and what the pool
+ * asks and runs. */
+struct la_schedule {
+    void (*begin)(struct la_staged *x);
+    la_turns turn;
+    la_work work;
+};
+
+extern const struct la_schedule la_relay;      /* each group by one thread */
+extern const struct la_schedule la_stage_list; /* every group by all threads */
 
 #endif

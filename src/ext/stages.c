@@ -120,16 +120,28 @@ la_run_stage(struct job *job, size_t sequence, struct la_chunks *x,
     return la_job_compute(job, &h, lane);
 }
 
+static enum la_status
+run_pass(struct job *job, size_t bytes)
+{
+    struct la_staged *x = job->staged;
+    const struct la_schedule *schedule = x->lanes != NULL ? &la_relay : &la_stage_list;
+    schedule->begin(x);
+    job->turn = schedule->turn;
+    const enum la_status status =
+        la_job_run(job, job->kernel, schedule->work, bytes, SIZE_MAX, x->threads);
+    job->turn = NULL;
+    return status;
+}
+
 /* Sets *fits to 0 if a sequence has more chunks than were expected: then the first pass
  * has ended early.  It has written no result, but maybe to dV (delta_backward.h). */
 static enum la_status
-run_passes(struct job *job, size_t bytes, int threads, int *fits)
+run_passes(struct job *job, size_t bytes, int *fits)
 {
     struct la_staged *x = job->staged;
     enum la_status status = LA_DONE;
     for (x->reverse = 0; x->reverse < stages_of(job)->passes; x->reverse++) {
-        status = x->lanes != NULL ? la_run_relay(job, bytes, threads)
-                                  : la_run_stage_list(job, bytes, threads);
+        status = run_pass(job, bytes);
         *fits = !atomic_load(&x->overflows);
         if (status != LA_DONE || !*fits) {
             break;
@@ -236,7 +248,7 @@ la_run_staged(struct job *job, size_t units, int threads, int *fits)
     }
     if (records.memory != NULL) {
         la_scratch_prepare(&records);
-        status = run_passes(job, bytes, threads, fits);
+        status = run_passes(job, bytes, fits);
         status = la_scratch_overrun(&records) ? LA_OVERRUN : status;
     }
     if (*fits) {
