@@ -131,7 +131,7 @@ def test_what_is_not_finite_stays_in_its_head(case):
         wild[1] = value
         for x, y in zip(case.results(operands | {name: wild}), expected, strict=True):
             if x.shape[:1] == (4,):
-                np.testing.assert_array_equal(x[[0, 2, 3]], y[[0, 2, 3]], err_msg=f"{name} {value}")
+                assert_same(x[[0, 2, 3]], y[[0, 2, 3]], f"{name} {value}")
 
 
 CAUSAL = [x for x in ALL + MORE if x.held or x.options.get("causal")]
@@ -152,7 +152,7 @@ def test_later_tokens(case, dtype, d, m, gates):
         wild[slice(n - t) if case.reverse else slice(t, None)] = value
         o = case.call(operands | {name: wild})
         kept = slice(n - t, None) if case.reverse else slice(t)
-        np.testing.assert_array_equal(o[kept], expected[kept], err_msg=f"{name} {t} {value}")
+        assert_same(o[kept], expected[kept], f"{name} {t} {value}")
 
 
 @HELD
@@ -169,7 +169,7 @@ def test_earlier_cotangents(case, value):
         kept = slice(n - 1 - t) if case.reverse else slice(t + 1, None)
         for name, x, y in zip(case.letters, case.backward(wild, **more), expected, strict=False):
             if case.letters[name][0] == "n":
-                np.testing.assert_array_equal(x[kept], y[kept], err_msg=f"{name} {t}")
+                assert_same(x[kept], y[kept], f"{name} {t}")
     wild = more | {"grad_state": apply(lambda x: np.full_like(x, value), start)}
     if "q" in case.letters:
         np.testing.assert_array_equal(case.backward(operands, **wild)[0], expected[0])

@@ -81,13 +81,13 @@ def test_packed_sequences(case, dtype, bounds):
         own = case.rows(operands, begin, end)
         state, cotangent = (rows(y, r, 1) for y in (start, grad))
         alone, after = case.forward(own, initial_state=state)
-        np.testing.assert_array_equal(o[:, begin:end], alone)
+        assert_same(o[:, begin:end], alone)
         assert same(rows(last, r, 1), after)
         *some, dstate = case.backward(own, initial_state=state, grad_state=cotangent)
         assert same(rows(dstart, r, 1), dstate)
         for name, x, y in zip(case.letters, grads, some, strict=True):
             if name in per_token(case):
-                np.testing.assert_array_equal(x[:, begin:end], y)
+                assert_same(x[:, begin:end], y)
             else:
                 sums[name] = y + sums[name]
     for name, x in zip(case.letters, grads, strict=True):
@@ -137,7 +137,7 @@ def test_a_sequence_knows_nothing_of_its_neighbours(case, value):
             for x, y in zip(case.results(wild, **more), expected, strict=True):
                 rest = {7: others, N: tokens}.get(len(x) if x.ndim else 0)
                 if rest is not None:
-                    np.testing.assert_array_equal(x[rest], y[rest], err_msg=f"{name} {r}")
+                    assert_same(x[rest], y[rest], f"{name} {r}")
 
 
 @each(WITH_LENGTHS)

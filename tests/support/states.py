@@ -168,7 +168,8 @@ def assert_same(result, expected, what="") -> None:
     """Assert equality to the bit, except for the payload of a NaN."""
     for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
         assert x.dtype == y.dtype, f"{what} array {i} has dtype {x.dtype}, not {y.dtype}"
-        np.testing.assert_array_equal(x, y, err_msg=f"{what} array {i}")
+        if x.shape != y.shape or x.tobytes() != y.tobytes():  # ten times as fast as what follows
+            np.testing.assert_array_equal(x, y, err_msg=f"{what} array {i}")
 
 
 def assert_close(result, expected, atol: float, rtol: float = 0.0) -> None:
