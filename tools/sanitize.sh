@@ -25,29 +25,13 @@ address)
     preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
     run=()
     # What calls C in ways of its own.  Layers, models and other bridges are Python over these.
-    # Without what measures memory or looks for what sanitizers find, long searches and sums.
     tests=(
         tests/guarantees
         tests/operators
         tests/jax/test_{errors,every_case,results,xla_ffi}.py
         tests/tools/test_c_{interface,mistakes}.py
         tests/torch/test_{complex,direct,errors,fused,half_states,machinery,memory,pools,results,runner}.py
-        --ignore tests/guarantees/test_guarded.py
-        --ignore tests/guarantees/test_memory.py
-        --ignore tests/guarantees/test_numerics.py
-        --ignore tests/guarantees/test_products_worst.py
-        --ignore tests/guarantees/test_scratch.py
-        --ignore tests/guarantees/test_shares.py
-        --ignore tests/guarantees/test_twin.py
-        --ignore tests/guarantees/test_worst.py
-        --deselect tests/guarantees/test_exact_cuts.py::test_random_cuts
-        --deselect tests/guarantees/test_interrupts.py::test_no_operator_raises_floating_point_errors
-        --deselect tests/guarantees/test_threads_interrupted.py::test_other_python_threads_run_meanwhile
-        --deselect tests/guarantees/test_values.py::test_wrong_versions_exceed_the_bound
-        --deselect tests/operators/test_attention.py::test_equal_terms_do_not_round_one_way_for_long
-        --deselect tests/operators/test_gated.py::test_slow_decay_of_a_long_sequence
-        --deselect tests/operators/test_gated_delta.py::test_long_runs_of_decay
-        --deselect tests/operators/test_softmax.py::test_memory_is_linear
+        -m "not slow and not unsanitized"
     )
     ;;
 thread)

@@ -57,6 +57,7 @@ def check(case, operands, rng, **more):
     return o, last
 
 
+@pytest.mark.unsanitized
 @grid(
     lambda case, size, dtype: (
         case in (FIRST if size[0] == 130 or dtype == "float64" else COVERING)

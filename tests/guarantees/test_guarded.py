@@ -7,7 +7,7 @@ import pytest
 from isas import ISAS
 from processes import output
 
-pytestmark = pytest.mark.any_isa
+pytestmark = [pytest.mark.any_isa, pytest.mark.unsanitized]
 
 
 @pytest.mark.slow

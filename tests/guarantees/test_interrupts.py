@@ -322,6 +322,7 @@ def test_first_calls_at_once(interpreter):
 ERRORS = {"all fine": 1.0, "overflow": 1e38, "nan": np.nan, "inf": np.inf}
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("value", ERRORS.values(), ids=ERRORS)
 def test_no_operator_raises_floating_point_errors(threads, value, dtype):

@@ -11,7 +11,7 @@ from table import ATTENTION
 
 import linattn
 
-pytestmark = pytest.mark.any_isa
+pytestmark = [pytest.mark.any_isa, pytest.mark.unsanitized]
 
 SCRIPT = """
 import linattn, numpy as np

@@ -11,6 +11,8 @@ import linattn
 from linattn import feature_maps
 from linattn.reference import maps
 
+pytestmark = pytest.mark.unsanitized
+
 
 def known(feature_map, x):
     """Queries of the shape of x, zeros where these have features, else ones; phi of each."""

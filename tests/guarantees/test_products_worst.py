@@ -17,6 +17,7 @@ from table import ATTENTION, GATES, first_of
 
 import linattn
 
+pytestmark = pytest.mark.unsanitized
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOATS = Arithmetic(np.dtype(ml_dtypes.bfloat16), "bfloat16", 2.0**-8)
 #: Rounded factors of a term, for features that are not bfloat16 already.  A score, or the state,

@@ -22,6 +22,8 @@ import linattn
 from linattn import _linattn, feature_maps
 from linattn._core.gufuncs import internal_ufuncs
 
+pytestmark = pytest.mark.unsanitized
+
 try:
     from ml_dtypes import bfloat16
 except ImportError:

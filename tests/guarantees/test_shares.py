@@ -8,7 +8,7 @@ from table import ATTENTION, first_of
 import linattn
 from linattn import _linattn
 
-pytestmark = pytest.mark.any_isa
+pytestmark = [pytest.mark.any_isa, pytest.mark.unsanitized]
 
 CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 #: No thread waits for longer than this part of a call.

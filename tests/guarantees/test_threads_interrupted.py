@@ -200,6 +200,7 @@ def others_ran(work) -> int:
     return during
 
 
+@pytest.mark.unsanitized
 @pytest.mark.skipif(
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="no lock here to be given up"
 )

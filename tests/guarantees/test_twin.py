@@ -7,6 +7,8 @@ from slow import grid, slow
 
 import linattn
 
+pytestmark = pytest.mark.unsanitized
+
 
 @pytest.mark.parametrize("operator", FORWARD + BACKWARD)
 @grid(lambda x: x[1] != (x[2] == "float64"), variant=VARIANTS)

@@ -117,6 +117,7 @@ def _cancels(case):
     return case.row.normalizer and case.options.get("normalize", True)
 
 
+@pytest.mark.unsanitized
 @grid(
     lambda case, dtype: (
         case in FIRST[:4]

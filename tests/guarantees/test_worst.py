@@ -11,6 +11,8 @@ from bounds import DELTA_ROUNDINGS
 from search import LONG, Shape, Target, check, check_longer, linear, numbers, recurrence, softmax
 from table import ATTENTION
 
+pytestmark = pytest.mark.unsanitized
+
 
 def targets() -> dict[str, Target]:
     found = {}

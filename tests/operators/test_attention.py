@@ -19,6 +19,7 @@ def test_defaults():
         close(f(q, k, v), expected, atol=0, rtol=1e-13)
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("f", [64, *slow(256), 1024])
 @pytest.mark.parametrize("n", [16, *slow(65, 272), 1024, *slow(2048)])
 def test_equal_terms_do_not_round_one_way_for_long(n, f):

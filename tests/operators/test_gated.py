@@ -82,6 +82,7 @@ def test_a_reset_begins_anew(case):
             assert not any(grads[f"d{x}"][:t].any() for x in per_token)
 
 
+@pytest.mark.unsanitized
 @grid(
     lambda case, decay: case is GATED[0] and decay == -1e-4, case=GATED[::2], decay=[-1e-4, -3e-3]
 )

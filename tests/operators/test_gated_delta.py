@@ -9,6 +9,7 @@ import linattn
 from linattn import State
 
 
+@pytest.mark.unsanitized
 @each_rule
 def test_long_runs_of_decay(case):
     """Gates that keep almost all, for 20,000 tokens: float32 against float64."""

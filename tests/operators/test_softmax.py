@@ -256,6 +256,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.unsanitized
 def test_memory_is_linear(interpreter):
     """A score matrix would be 1 GiB."""
     stdout, _ = interpreter(MEMORY)
