@@ -131,6 +131,8 @@ channel_group(ptrdiff_t m)
 #endif
 
 enum {
+    LA_MAPPED = 4, /* vectors that a map takes together: few rows have more */
+
     LA_QUERIES = 256, /* queries per block of softmax */
 
     /* Sizes of a block of the short convolution. */

@@ -19,10 +19,12 @@ TEXTS, SCALED_TEXTS = (Path(__file__).parent / x for x in ("recipe", "recipe_sca
 
 
 SQUARE = """\
-INLINE vec
-phi_square(vec x)
+INLINE void
+map_square(vec x[], const int n)
 {
-    return x * x;
+    LA_EACH(i, n) {
+        x[i] *= x[i];
+    }
 }
 
 INLINE vec
@@ -49,7 +51,7 @@ def _new(file: str, text: str = "", texts: Path = TEXTS) -> Edit:
 
 MAP = (
     Edit("src/kernel/maps.def", "LA_ROW_MAP(l2norm", "LA_MAP(square, 0)\n"),
-    Edit("src/kernel/vectors/feature.h", "#endif", SQUARE),
+    Edit("src/kernel/vectors/feature.h", "#define LA_MAP(", SQUARE),
     Edit(
         "linattn/reference/maps.py",
         '    "l2norm":',

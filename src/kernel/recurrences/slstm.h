@@ -69,7 +69,7 @@ load_slstm_weights(const struct la_head *h, const struct slstm_scratch *r, ptrdi
         pack_matrix(r->R + g * r->step * h->d, h->d, &across, h->d, h->d);
     }
     load_some_rows((struct block){r->bias, r->step}, &bias, rows_from(0, LA_GATES),
-                   h->d, phi_identity);
+                   h->d, map_identity);
 }
 
 /* Whether all sequences of the group have the same R and b. */
@@ -95,7 +95,7 @@ load_slstm_gates(T *gates, const struct la_head *h, ptrdiff_t step, ptrdiff_t s,
     const struct la_array all = of_sequence(&h->x, s);
     const struct la_array x = shifted(&all, t * all.plane);
     load_some_rows((struct block){gates, step}, &x, rows_from(0, LA_GATES), h->d,
-                   phi_identity);
+                   map_identity);
 }
 
 /* The rows of a sequence's cell. */

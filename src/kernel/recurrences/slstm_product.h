@@ -19,7 +19,7 @@ pack_matrix(T *w, ptrdiff_t K, const struct la_array *x, ptrdiff_t rows, ptrdiff
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         const struct la_array part = shifted(x, j * x->cs);
         load_some_rows((struct block){w + j * K, VL}, &part, rows_from(0, rows),
-                       cols - j < VL ? cols - j : VL, phi_identity);
+                       cols - j < VL ? cols - j : VL, map_identity);
     }
 }
 

@@ -49,7 +49,7 @@ add_recurrent(const struct la_head *h, const struct slstm_step_scratch *r,
         const struct la_array gate = shifted(R, g * R->plane);
         for (ptrdiff_t i = 0; i < h->d; i += VL) {
             const ptrdiff_t rows = h->d - i < VL ? h->d - i : VL;
-            load_some_rows(r->rows, &gate, rows_from(i, rows), h->d, phi_identity);
+            load_some_rows(r->rows, &gate, rows_from(i, rows), h->d, map_identity);
             clear_rows(r->rows, rows, VL);
             for (ptrdiff_t k = 0; k < count; k++) {
                 T *gates = r->all.gates.x + k * r->all.gates.ld + g * step + i;
@@ -97,7 +97,7 @@ run_slstm_step(const struct la_head *h)
         }
         const struct la_array bias = of_sequence(&h->bias, s);
         load_some_rows((struct block){r.all.bias, r.all.step}, &bias,
-                       rows_from(0, LA_GATES), h->d, phi_identity);
+                       rows_from(0, LA_GATES), h->d, map_identity);
         slstm_step_together(h, &r, s, count);
     }
     return 0;

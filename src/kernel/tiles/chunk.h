@@ -59,11 +59,26 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
     }
 }
 
+/* dst = phi(src), n vectors. */
+INLINE void
+load_vectors(T *dst, const char *src, void (*map)(vec[], int), const int n,
+             const enum la_type type)
+{
+    vec x[LA_CHAINS];
+    LA_EACH(i, n) {
+        x[i] = vread(src + i * VL * size_of(type), type);
+    }
+    map(x, n);
+    LA_EACH(i, n) {
+        vstore(&dst[i * VL], x[i]);
+    }
+}
+
 /* dst = phi(rows t of x), x by rows: first whole vectors row by row, then the remaining
  * columns, so that no loop has a branch. */
 INLINE void
 load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
-             vec (*phi)(vec), const enum la_type type)
+             void (*map)(vec[], int), const enum la_type type)
 {
     const ptrdiff_t size = size_of(type);
     const char *src = x->data + t.first * x->rs;
@@ -75,13 +90,18 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     for (ptrdiff_t i = 0; i < t.rows && whole > 0; i++) {
         const char *from = src + i * x->rs;
         T *to = dst.x + i * dst.ld;
-        for (ptrdiff_t j = 0; j < whole; j += VL) {
-            vstore(&to[j], phi(vread(from + j * size, type)));
+        ptrdiff_t j = 0;
+        for (; j + LA_MAPPED * VL <= whole; j += LA_MAPPED * VL) {
+            load_vectors(&to[j], from + j * size, map, LA_MAPPED, type);
+        }
+        for (; j < whole; j += VL) {
+            load_vectors(&to[j], from + j * size, map, 1, type);
         }
     }
     for (ptrdiff_t i = 0; i < t.rows && some > 0; i++) {
-        const vec y = vread_some(src + i * x->rs + whole * size, some, type);
-        vstore(&dst.x[i * dst.ld + whole], vkeep(first_lanes(some), phi(y)));
+        vec y = vread_some(src + i * x->rs + whole * size, some, type);
+        map(&y, 1);
+        vstore(&dst.x[i * dst.ld + whole], vkeep(first_lanes(some), y));
     }
     for (ptrdiff_t j = round_up(cols, VL); j < dst.ld; j += VL) {
         for (ptrdiff_t i = 0; i < t.rows; i++) {
@@ -120,26 +140,26 @@ load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t
 /* dst = phi(rows t of x); the other rows of dst are not touched. */
 INLINE void
 load_some_rows(struct block dst, const struct la_array *x, struct span t,
-               ptrdiff_t cols, vec (*phi)(vec))
+               ptrdiff_t cols, void (*map)(vec[], int))
 {
     if (by_rows(x)) {
-        LA_BY_TYPE(x->type, load_by_rows(dst, x, t, cols, phi, type));
+        LA_BY_TYPE(x->type, load_by_rows(dst, x, t, cols, map, type));
         return;
     }
     load_across(dst, x, t, cols);
-    if (phi != phi_identity) {
+    if (map != map_identity) {
         const struct la_array here = block_array(dst);
-        load_by_rows(dst, &here, rows_from(0, t.rows), cols, phi, LA_NATIVE);
+        load_by_rows(dst, &here, rows_from(0, t.rows), cols, map, LA_NATIVE);
     }
 }
 
 /* dst = phi(rows t of x), and zeros up to the next multiple of MR. */
 INLINE void
 load_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
-          vec (*phi)(vec))
+          void (*map)(vec[], int))
 {
     look_ahead(x, t, cols);
-    load_some_rows(dst, x, t, cols, phi);
+    load_some_rows(dst, x, t, cols, map);
     clear_rows(dst, t.rows, round_up(t.rows, MR));
 }
 
@@ -147,7 +167,7 @@ load_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_t c
 static void
 load_plain(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
 {
-    load_rows(dst, x, t, cols, phi_identity);
+    load_rows(dst, x, t, cols, map_identity);
 }
 
 /* Copies rows [i, i + rows) and columns [j, j + VL) of x, which is not by rows, into
@@ -175,7 +195,7 @@ load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 static void
 load_row(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t row, ptrdiff_t cols)
 {
-    load_some_rows((struct block){dst, ld}, x, rows_from(row, 1), cols, phi_identity);
+    load_some_rows((struct block){dst, ld}, x, rows_from(row, 1), cols, map_identity);
 }
 
 /* Rows t of x = src, each times factor[row] if given, x by rows. */

@@ -132,11 +132,11 @@ load_mapped_rows(struct block dst, const struct la_array *x, struct span t,
     switch (map) {
 #define LA_MAP(map, is_signed)                                                         \
     case LA_MAP_##map:                                                                 \
-        load_some_rows(dst, x, t, cols, phi_##map);                                    \
+        load_some_rows(dst, x, t, cols, map_##map);                                    \
         break;
 #define LA_ROW_MAP(map, is_signed)                                                     \
     case LA_MAP_##map:                                                                 \
-        load_some_rows(dst, x, t, cols, phi_identity);                                 \
+        load_some_rows(dst, x, t, cols, map_identity);                                 \
         phi_##map(dst, t.rows, cols);                                                  \
         break;
 #include "../maps.def"

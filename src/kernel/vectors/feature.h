@@ -1,7 +1,8 @@
 /* feature.h: the elementwise feature maps phi and their derivatives, on vectors.
  *
- * A map has two functions here, phi_NAME(x) and dphi_NAME(x, y) with y = phi(x), and
- * one row in maps.def.  All are within 2 ulp over the whole range: overflow gives inf,
+ * A map has two functions here, map_NAME(x, n), of n vectors in place, and
+ * dphi_NAME(x, y) with y = phi(x), and one row in maps.def.  phi_NAME(x) is that of one
+ * vector.  All are within 2 ulp over the whole range: overflow gives inf,
  * underflow goes through the subnormals to 0, and NaN stays NaN. */
 #ifndef LA_FEATURE_H
 #define LA_FEATURE_H
@@ -114,10 +115,10 @@ vminus_abs(vec x)
     return (vec)((ivec)x | (ivec)vset1((T)-0.0));
 }
 
-INLINE vec
-phi_identity(vec x)
+INLINE void
+map_identity(vec x[], const int n)
 {
-    return x;
+    (void)x, (void)n;
 }
 
 INLINE vec
@@ -127,10 +128,12 @@ dphi_identity(vec x, vec y)
     return vset1(1);
 }
 
-INLINE vec
-phi_relu(vec x)
+INLINE void
+map_relu(vec x[], const int n)
 {
-    return vmax((vec){0}, x);
+    LA_EACH(i, n) {
+        x[i] = vmax((vec){0}, x[i]);
+    }
 }
 
 INLINE vec
@@ -141,10 +144,17 @@ dphi_relu(vec x, vec y)
 }
 
 /* elu(x) + 1, as a sum of which one term is always trivial (1 or 0). */
-INLINE vec
-phi_elu(vec x)
+INLINE void
+map_elu(vec x[], const int n)
 {
-    return vexp_bounded(vmin((vec){0}, x)) + vmax((vec){0}, x);
+    vec e[LA_CHAINS];
+    LA_EACH(i, n) {
+        e[i] = vmin((vec){0}, x[i]);
+    }
+    vexp_each(e, n);
+    LA_EACH(i, n) {
+        x[i] = e[i] + vmax((vec){0}, x[i]);
+    }
 }
 
 INLINE vec
@@ -154,10 +164,17 @@ dphi_elu(vec x, vec y)
     return vmin(vset1(1), y);
 }
 
-INLINE vec
-phi_softplus(vec x)
+INLINE void
+map_softplus(vec x[], const int n)
 {
-    return vmax((vec){0}, x) + vlog1p_unit(vexp_bounded(vminus_abs(x)));
+    vec e[LA_CHAINS];
+    LA_EACH(i, n) {
+        e[i] = vminus_abs(x[i]);
+    }
+    vexp_each(e, n);
+    LA_EACH(i, n) {
+        x[i] = vmax((vec){0}, x[i]) + vlog1p_unit(e[i]);
+    }
 }
 
 /* The sigmoid n / d, from e^-|x| so that nothing overflows.  The rounding errors of e
@@ -175,10 +192,13 @@ dphi_softplus(vec x, vec y)
     return vfma(more, vselect(left, one - y, y), y);
 }
 
-INLINE vec
-phi_exp(vec x)
+INLINE void
+map_exp(vec x[], const int n)
 {
-    return vexp(x);
+    LA_EACH(i, n) {
+        x[i] = vmin(vset1(EXP_MAX), x[i]);
+    }
+    vexp_each(x, n);
 }
 
 INLINE vec
@@ -187,5 +207,13 @@ dphi_exp(vec x, vec y)
     (void)x;
     return y;
 }
+
+#define LA_MAP(map, is_signed)                                                         \
+    INLINE vec phi_##map(vec x)                                                        \
+    {                                                                                  \
+        map_##map(&x, 1);                                                              \
+        return x;                                                                      \
+    }
+#include "../maps.def"
 
 #endif
