@@ -197,10 +197,16 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
     /* Keeps an m that is at most 1 below the maximum; a NaN becomes the new m. */
     max = vselect(max <= before + vset1(1), before, max);
     LA_UNROLL
-    for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-        const vec x = vexp(vload(&p[j]) - max);
-        total += x;
-        vstore(&p[j], x);
+    for (ptrdiff_t j = 0; j < LA_BLOCK; j += LA_MAPPED * VL) {
+        vec x[LA_MAPPED];
+        LA_EACH(i, LA_MAPPED) {
+            x[i] = vload(&p[j + i * VL]) - max;
+        }
+        map_exp(x, LA_MAPPED);
+        LA_EACH(i, LA_MAPPED) {
+            total += x[i];
+            vstore(&p[j + i * VL], x[i]);
+        }
     }
     const vec fade = vexp(before - max);
     fade_and_add(sum, lost, fade, total);

@@ -88,13 +88,21 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
                   inverse = vset1(r->inverse[i + l]);
         const vec mean = vset1(r->mean[i + l]);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
-        for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
+        for (ptrdiff_t j = 0; j < LA_BLOCK; j += LA_MAPPED * VL) {
             T *p = &r->p[l * LA_BLOCK + j], *e = &r->e[l * LA_BLOCK + j];
-            const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) - running_max) * inverse;
-            const vec slope = weight * (vload(e) - mean);
-            vstore(p, vkeep(there, weight));
-            vstore(e, vkeep(there, slope));
+            vec x[LA_MAPPED];
+            LA_EACH(c, LA_MAPPED) {
+                x[c] = vload(&p[c * VL]) - running_max;
+            }
+            map_exp(x, LA_MAPPED);
+            LA_EACH(c, LA_MAPPED) {
+                const ptrdiff_t left = keys - j - c * VL;
+                const ivec there = viota() < (ivec)((ivec){0} + (INT)left);
+                const vec weight = x[c] * inverse;
+                const vec slope = weight * (vload(&e[c * VL]) - mean);
+                vstore(&p[c * VL], vkeep(there, weight));
+                vstore(&e[c * VL], vkeep(there, slope));
+            }
         }
     }
 }

@@ -175,23 +175,19 @@ exponentials(const struct rescaled_features *r, struct block y, struct block x,
         const T *from = x.x + i * x.ld;
         T *to = y.x + i * y.ld;
         const vec offset = vset1(c ? c[i] : 0);
-        ptrdiff_t j = 0;
         if (far || (c != NULL && !(c[i] > -FAR_EXPONENT && c[i] < FAR_EXPONENT))) {
             far_exponents(r, to, from, running_max.x + i * running_max.ld,
                           c ? &c[i] : NULL);
-            for (; j < r->width; j += VL) {
-                vstore(&to[j], vkeep(first_lanes(r->f - j), vexp(vload(&to[j]))));
-            }
+            continue;
         }
-        for (; j < r->width; j += VL) {
+        for (ptrdiff_t j = 0; j < r->width; j += VL) {
             const vec sum = (vload(&from[j]) + side * vload(&r->high[j])) +
                             side * vload(&r->low[j]);
-            vstore(&to[j], vkeep(first_lanes(r->f - j), vexp(sum - offset)));
-        }
-        for (; j < y.ld; j += VL) {
-            vstore(&to[j], (vec){0});
+            vstore(&to[j], sum - offset);
         }
     }
+    const struct la_array here = block_array(y);
+    load_by_rows(y, &here, rows_from(0, rows), r->f, map_exp, LA_NATIVE);
     clear_rows(y, rows, round_up(rows, MR));
 }
 
