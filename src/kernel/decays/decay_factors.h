@@ -231,12 +231,14 @@ channel_sums(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     return rows;
 }
 
-/* exp(sum + rest) */
-INLINE vec
-exp_of_sums(vec sum, vec rest)
+/* sum[i] = exp(sum[i] + rest[i]) for n vectors. */
+INLINE void
+exp_of_sums(vec sum[], const vec rest[], const int n)
 {
-    const vec high = vexp_bounded(sum);
-    return vfma(high, rest, high);
+    vexp_each(sum, n);
+    LA_EACH(i, n) {
+        sum[i] = vfma(sum[i], rest[i], sum[i]);
+    }
 }
 
 /* keep and change of the VL channels from col on, from the sums in up and down. */
@@ -250,6 +252,23 @@ channel_decay(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
                 &decay->change[col]);
 }
 
+/* up and down of VL channels of n tokens, from the sums stored in them. */
+INLINE void
+factors_each(T *up, T *down, ptrdiff_t ld, const int n)
+{
+    vec sum[LA_MAPPED], rest[LA_MAPPED];
+    LA_EACH(i, n) {
+        sum[i] = vload(&up[i * ld]);
+        rest[i] = vload(&down[i * ld]);
+    }
+    exp_of_sums(sum, rest, n);
+    LA_EACH(i, n) {
+        const vec all = vset1(LA_DECAY_SCALE) * sum[i];
+        vstore(&up[i * ld], all);
+        vstore(&down[i * ld], vset1(1) / all);
+    }
+}
+
 /* up and down of the VL channels from col on, from the sums stored in them. */
 INLINE void
 channel_factors(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
@@ -258,14 +277,30 @@ channel_factors(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     const vec scale = vset1(LA_DECAY_SCALE);
     T *const up = decay->up.x + col, *const down = decay->down.x + col;
     channel_decay(decay, col, rows);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const vec e = exp_of_sums(vload(&up[i * ld]), vload(&down[i * ld]));
-        const vec all = scale * e;
-        vstore(&up[i * ld], all);
-        vstore(&down[i * ld], vset1(1) / all);
+    ptrdiff_t i = 0;
+    for (; i + LA_MAPPED <= rows; i += LA_MAPPED) {
+        factors_each(&up[i * ld], &down[i * ld], ld, LA_MAPPED);
+    }
+    for (; i < rows; i++) {
+        factors_each(&up[i * ld], &down[i * ld], ld, 1);
     }
     vstore(&decay->first[col], vexp(vload(&decay->g.x[col])) * (vset1(1) / scale));
     vstore(&decay->last[col], vload(&up[(rows - 1) * ld]));
+}
+
+/* down of VL channels of n tokens; sum and rest are those of the last token. */
+INLINE void
+ends_each(const T *sums, T *rests, ptrdiff_t ld, vec sum, vec rest, const int n)
+{
+    vec left[LA_MAPPED], lost[LA_MAPPED];
+    LA_EACH(i, n) {
+        left[i] = two_sum(sum, -vload(&sums[i * ld]), &lost[i]);
+        lost[i] += rest - vload(&rests[i * ld]);
+    }
+    exp_of_sums(left, lost, n);
+    LA_EACH(i, n) {
+        vstore(&rests[i * ld], left[i]);
+    }
 }
 
 /* down = exp(H_last - H_j), from the sums in up and down. */
@@ -276,11 +311,12 @@ channel_ends(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     T *const sums = decay->up.x + col, *const rests = decay->down.x + col;
     const vec sum = vload(&sums[end]), rest = vload(&rests[end]);
     channel_decay(decay, col, rows);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        vec lost;
-        const vec left = two_sum(sum, -vload(&sums[i * ld]), &lost);
-        vstore(&rests[i * ld],
-               exp_of_sums(left, lost + (rest - vload(&rests[i * ld]))));
+    ptrdiff_t i = 0;
+    for (; i + LA_MAPPED <= rows; i += LA_MAPPED) {
+        ends_each(&sums[i * ld], &rests[i * ld], ld, sum, rest, LA_MAPPED);
+    }
+    for (; i < rows; i++) {
+        ends_each(&sums[i * ld], &rests[i * ld], ld, sum, rest, 1);
     }
 }
 
