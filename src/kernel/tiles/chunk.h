@@ -125,10 +125,14 @@ load_by_numbers(struct block dst, const struct la_array *x, struct span t,
     }
 }
 
-/* dst = rows t of x, x not by rows.  Not inlined: all maps share one copy. */
+/* dst = rows t of x, of any layout and type.  Not inlined: all maps share one copy. */
 static __attribute__((noinline)) void
 load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
 {
+    if (by_rows(x)) {
+        LA_BY_TYPE(x->type, load_by_rows(dst, x, t, cols, map_identity, type));
+        return;
+    }
     if (by_columns(x)) {
         const struct la_array some = shifted(x, t.first * x->rs);
         LA_BY_TYPE(x->type, load_by_columns(dst, &some, t.rows, cols, type));
@@ -142,14 +146,14 @@ INLINE void
 load_some_rows(struct block dst, const struct la_array *x, struct span t,
                ptrdiff_t cols, void (*map)(vec[], int))
 {
-    if (by_rows(x)) {
-        LA_BY_TYPE(x->type, load_by_rows(dst, x, t, cols, map, type));
-        return;
+    const struct la_array here = block_array(dst);
+    if (!by_rows(x) || x->type != LA_NATIVE) {
+        load_across(dst, x, t, cols);
+        x = &here;
+        t = rows_from(0, t.rows);
     }
-    load_across(dst, x, t, cols);
-    if (map != map_identity) {
-        const struct la_array here = block_array(dst);
-        load_by_rows(dst, &here, rows_from(0, t.rows), cols, map, LA_NATIVE);
+    if (x != &here || map != map_identity) {
+        load_by_rows(dst, x, t, cols, map, LA_NATIVE);
     }
 }
 
