@@ -55,6 +55,14 @@
 
 #include "decay_factors.h"
 
+/* exp(G_i), or exp(G_{i-1}) for rows that read before their decay; one decay per
+ * token. */
+INLINE const T *
+start_of(const struct decay *decay, int before)
+{
+    return decay->start + VL - before;
+}
+
 /* y = x o factor, with one row of factors per row of x or, with ld = 0, one for all. */
 INLINE void
 multiply_rows(struct block y, struct block x, struct block factor, ptrdiff_t rows,

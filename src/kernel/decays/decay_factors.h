@@ -231,13 +231,30 @@ channel_sums(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     return rows;
 }
 
-/* sum[i] = exp(sum[i] + rest[i]) for n vectors. */
+/* to = exp(sum + rest) for VL channels of n tokens. */
 INLINE void
-exp_of_sums(vec sum[], const vec rest[], const int n)
+exp_of_some(T *to, const T *sum, const T *rest, ptrdiff_t ld, const int n)
 {
-    vexp_each(sum, n);
+    vec e[LA_MAPPED];
     LA_EACH(i, n) {
-        sum[i] = vfma(sum[i], rest[i], sum[i]);
+        e[i] = vload(&sum[i * ld]);
+    }
+    vexp_each(e, n);
+    LA_EACH(i, n) {
+        vstore(&to[i * ld], vfma(e[i], vload(&rest[i * ld]), e[i]));
+    }
+}
+
+/* The same for a chunk's tokens, several at a time, as maps do (feature.h). */
+INLINE void
+exp_of_sums(T *to, const T *sum, const T *rest, ptrdiff_t ld, ptrdiff_t rows)
+{
+    ptrdiff_t i = 0;
+    for (; i + LA_MAPPED <= rows; i += LA_MAPPED) {
+        exp_of_some(&to[i * ld], &sum[i * ld], &rest[i * ld], ld, LA_MAPPED);
+    }
+    for (; i < rows; i++) {
+        exp_of_some(&to[i * ld], &sum[i * ld], &rest[i * ld], ld, 1);
     }
 }
 
@@ -252,23 +269,6 @@ channel_decay(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
                 &decay->change[col]);
 }
 
-/* up and down of VL channels of n tokens, from the sums stored in them. */
-INLINE void
-factors_each(T *up, T *down, ptrdiff_t ld, const int n)
-{
-    vec sum[LA_MAPPED], rest[LA_MAPPED];
-    LA_EACH(i, n) {
-        sum[i] = vload(&up[i * ld]);
-        rest[i] = vload(&down[i * ld]);
-    }
-    exp_of_sums(sum, rest, n);
-    LA_EACH(i, n) {
-        const vec all = vset1(LA_DECAY_SCALE) * sum[i];
-        vstore(&up[i * ld], all);
-        vstore(&down[i * ld], vset1(1) / all);
-    }
-}
-
 /* up and down of the VL channels from col on, from the sums stored in them. */
 INLINE void
 channel_factors(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
@@ -277,33 +277,17 @@ channel_factors(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     const vec scale = vset1(LA_DECAY_SCALE);
     T *const up = decay->up.x + col, *const down = decay->down.x + col;
     channel_decay(decay, col, rows);
-    ptrdiff_t i = 0;
-    for (; i + LA_MAPPED <= rows; i += LA_MAPPED) {
-        factors_each(&up[i * ld], &down[i * ld], ld, LA_MAPPED);
-    }
-    for (; i < rows; i++) {
-        factors_each(&up[i * ld], &down[i * ld], ld, 1);
+    exp_of_sums(up, up, down, ld, rows);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec all = scale * vload(&up[i * ld]);
+        vstore(&up[i * ld], all);
+        vstore(&down[i * ld], vset1(1) / all);
     }
     vstore(&decay->first[col], vexp(vload(&decay->g.x[col])) * (vset1(1) / scale));
     vstore(&decay->last[col], vload(&up[(rows - 1) * ld]));
 }
 
-/* down of VL channels of n tokens; sum and rest are those of the last token. */
-INLINE void
-ends_each(const T *sums, T *rests, ptrdiff_t ld, vec sum, vec rest, const int n)
-{
-    vec left[LA_MAPPED], lost[LA_MAPPED];
-    LA_EACH(i, n) {
-        left[i] = two_sum(sum, -vload(&sums[i * ld]), &lost[i]);
-        lost[i] += rest - vload(&rests[i * ld]);
-    }
-    exp_of_sums(left, lost, n);
-    LA_EACH(i, n) {
-        vstore(&rests[i * ld], left[i]);
-    }
-}
-
-/* down = exp(H_last - H_j), from the sums in up and down. */
+/* down = exp(H_last - H_j), from the sums in up and down; up is used for it. */
 INLINE void
 channel_ends(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
 {
@@ -311,13 +295,12 @@ channel_ends(const struct decay *decay, ptrdiff_t col, ptrdiff_t rows)
     T *const sums = decay->up.x + col, *const rests = decay->down.x + col;
     const vec sum = vload(&sums[end]), rest = vload(&rests[end]);
     channel_decay(decay, col, rows);
-    ptrdiff_t i = 0;
-    for (; i + LA_MAPPED <= rows; i += LA_MAPPED) {
-        ends_each(&sums[i * ld], &rests[i * ld], ld, sum, rest, LA_MAPPED);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        vec lost;
+        vstore(&sums[i * ld], two_sum(sum, -vload(&sums[i * ld]), &lost));
+        vstore(&rests[i * ld], lost + (rest - vload(&rests[i * ld])));
     }
-    for (; i < rows; i++) {
-        ends_each(&sums[i * ld], &rests[i * ld], ld, sum, rest, 1);
-    }
+    exp_of_sums(rests, sums, rests, ld, rows);
 }
 
 /* Loads the decays of the tokens t, 0 where no key exists, as one row or as rows. */
@@ -405,14 +388,6 @@ load_decay_ends(const struct la_head *h, struct span t, const struct decay *deca
         channel_ends(decay, col, rows);
     }
     return rows;
-}
-
-/* exp(G_i), or exp(G_{i-1}) for rows that read before their decay; one decay per
- * token. */
-INLINE const T *
-start_of(const struct decay *decay, int before)
-{
-    return decay->start + VL - before;
 }
 
 #endif
