@@ -88,9 +88,15 @@ def roundings(count: float, *arrays, dtype=None) -> float:
 
 
 def close(actual, expected, atol: float, rtol: float = 0.0) -> None:
-    """`assert_allclose` without its default rtol of 1e-7, which would hide a smaller atol."""
+    """`assert_allclose` without its default rtol of 1e-7, which would hide a smaller atol.
+
+    It is asked only where a plain comparison, which takes a fifth of its time, does not suffice.
+    """
     assert np.shape(actual) == np.shape(expected)
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
+    with np.errstate(all="ignore"):
+        off, allowed = abs(np.subtract(actual, expected)), atol + rtol * np.abs(expected)
+    if not np.all((off <= allowed) & (off < np.inf)):
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
 
 
 def close_to_largest(actual, expected, dtype, count=64) -> None:
