@@ -15,6 +15,7 @@ struct exp2_parts {
     vec head, slope, r, k;
 };
 
+/* Those of n vectors, all of them step by step, as vexp_each has them (feature.h). */
 #if defined(__AVX512DQ__) && MANTISSA_BITS == 23
 /* 2^(i/16), which a vector holds. */
 #define SIXTEENTHS                                                                     \
@@ -23,50 +24,87 @@ struct exp2_parts {
         0x1.9c4918p0f, 0x1.ae89fap0f, 0x1.c199bep0f, 0x1.d5818ep0f, 0x1.ea4afap0f
 
 /* x = k + i/16 + r with |r| <= 1/32, so that a polynomial of degree 3 will do. */
-INLINE struct exp2_parts
-vexp2_parts(vec x)
+INLINE void
+vexp2_parts_each(struct exp2_parts e[], const vec x[], const int n)
 {
     static const vec table = {SIXTEENTHS};
     const int sixteenths = 4 << 4 | _MM_FROUND_TO_NEAREST_INT;
-    const vec magic = vset1((T)(ROUND_MAGIC / 16)), turned = x + magic;
-    const vec r = (vec)_mm512_reduce_ps((__m512)x, sixteenths);
-    const vec part = (vec)_mm512_permutexvar_ps((__m512i)turned, (__m512)table);
-    vec p = vfma(vset1(0x1.c6b3e2p-5f), r, vset1(0x1.ebfbep-3f));
-    p = vfma(p, r, vset1(0x1.62e43p-1f));
-    return (struct exp2_parts){part, part, p * r, turned - magic};
+    const vec magic = vset1((T)(ROUND_MAGIC / 16));
+    LA_EACH(i, n) {
+        e[i].k = x[i] + magic;
+        e[i].r = (vec)_mm512_reduce_ps((__m512)x[i], sixteenths);
+    }
+    LA_EACH(i, n) {
+        e[i].head = (vec)_mm512_permutexvar_ps((__m512i)e[i].k, (__m512)table);
+        e[i].slope = vfma(vset1(0x1.c6b3e2p-5f), e[i].r, vset1(0x1.ebfbep-3f));
+    }
+    LA_EACH(i, n) {
+        e[i].k -= magic;
+        e[i].slope = vfma(e[i].slope, e[i].r, vset1(0x1.62e43p-1f));
+    }
+    LA_EACH(i, n) {
+        e[i].r *= e[i].slope;
+        e[i].slope = e[i].head;
+    }
 }
 #else
 /* x = k + r with |r| <= 1/2.  Where the instruction set takes x apart it needs no
  * bounds. */
-INLINE struct exp2_parts
-vexp2_parts(vec x)
+INLINE void
+vexp2_parts_each(struct exp2_parts e[], const vec x[], const int n)
 {
-#if defined(__AVX512DQ__)
-    const vec k = (vec)LA_MM(roundscale)(x, _MM_FROUND_TO_NEAREST_INT);
-    const vec r = (vec)LA_MM(reduce)(x, _MM_FROUND_TO_NEAREST_INT);
-#else
-    const vec magic = vset1(ROUND_MAGIC), limit = vset1((T)(2 * EXPONENT_BIAS - 1));
-    x = vmin(limit, vmax(-limit, x));
-    const vec k = (x + magic) - magic, r = x - k;
-#endif
     static const T c[] = {EXP2_COEFFICIENTS};
     const int terms = sizeof(c) / sizeof(c[0]);
-    vec p = vset1(c[terms - 1]);
-    LA_UNROLL
-    for (int i = terms - 2; i >= 0; i--) {
-        p = vfma(p, r, vset1(c[i]));
+    LA_EACH(i, n) {
+#if defined(__AVX512DQ__)
+        e[i].k = (vec)LA_MM(roundscale)(x[i], _MM_FROUND_TO_NEAREST_INT);
+        e[i].r = (vec)LA_MM(reduce)(x[i], _MM_FROUND_TO_NEAREST_INT);
+#else
+        const vec magic = vset1(ROUND_MAGIC), limit = vset1((T)(2 * EXPONENT_BIAS - 1));
+        const vec bounded = vmin(limit, vmax(-limit, x[i]));
+        e[i].k = (bounded + magic) - magic;
+        e[i].r = bounded - e[i].k;
+#endif
+        e[i].head = vset1(1);
+        e[i].slope = vset1(c[terms - 1]);
     }
-    return (struct exp2_parts){vset1(1), p, r, k};
+    LA_UNROLL
+    for (int t = terms - 2; t >= 0; t--) {
+        LA_EACH(i, n) {
+            e[i].slope = vfma(e[i].slope, e[i].r, vset1(c[t]));
+        }
+    }
 }
 #endif
 
-/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is the logarithm to base 2
- * from the start, so that nothing of it has to be subtracted in two parts. */
+INLINE struct exp2_parts
+vexp2_parts(vec x)
+{
+    struct exp2_parts e;
+    vexp2_parts_each(&e, &x, 1);
+    return e;
+}
+
+/* x[i] = 2^x[i] within 1.1 ulp; NaN stays NaN.  A decay's exponent is the logarithm to
+ * base 2 from the start, so that nothing of it has to be subtracted in two parts. */
+INLINE void
+vexp2_each(vec x[], const int n)
+{
+    struct exp2_parts e[LA_CHAINS];
+    vexp2_parts_each(e, x, n);
+    LA_EACH(i, n) {
+        x[i] = vfma(e[i].slope, e[i].r, e[i].head);
+    }
+    LA_EACH(i, n) {
+        x[i] = vscale2(x[i], e[i].k);
+    }
+}
+
 INLINE vec
 vexp2(vec x)
 {
-    const struct exp2_parts e = vexp2_parts(x);
-    return vscale2(vfma(e.slope, e.r, e.head), e.k);
+    vexp2_each(&x, 1);
+    return x;
 }
 
 /* Rows of a tile: f, and zeros. */

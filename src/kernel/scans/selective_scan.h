@@ -129,6 +129,16 @@ start_outputs(const struct selective_scan_scratch *r, struct block x, ptrdiff_t 
         }                                                                              \
     } while (0)
 
+/* Decays of `count` states of a vector of channels. */
+INLINE void
+decays_of(vec e[], const vec a[], vec d, const int count)
+{
+    LA_EACH(k, count) {
+        e[k] = d * a[k];
+    }
+    vexp2_each(e, count);
+}
+
 /* One vector of channels, its `count` states from l on, over the rows of a block.  Asks
  * for a few lines every few rows: all at once they would stall the core. */
 INLINE void
@@ -151,8 +161,10 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
         }
         const vec d = vload(&delta.x[i * delta.ld]), w = vload(&u.x[i * u.ld]);
         vec y = read ? vload(&out.x[i * out.ld]) : (vec){0};
+        vec e[MR];
+        decays_of(e, a, d, count);
         LA_EACH(k, count) {
-            state[k] = vfma(vexp2(d * a[k]), state[k], w * vset1(B.x[i * B.ld + k]));
+            state[k] = vfma(e[k], state[k], w * vset1(B.x[i * B.ld + k]));
             if (read) {
                 y = vfma(vset1(C.x[i * C.ld + k]), state[k], y);
             }

@@ -65,12 +65,12 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
             la_fetch_some(ahead);
         }
         const vec d = vload(&delta.x[i * delta.ld]), w = vload(&u.x[i * u.ld]);
-        vec y = vload(&p.x[i * p.ld]);
+        vec y = vload(&p.x[i * p.ld]), e[MR];
+        decays_of(e, a, d, count);
         LA_EACH(k, count) {
-            const vec e = vexp2(d * a[k]);
             vstore(&saved[k * VL], state[k]);
-            vstore(&saved[(MR + k) * VL], e);
-            state[k] = vfma(e, state[k], w * vset1(B.x[i * B.ld + k]));
+            vstore(&saved[(MR + k) * VL], e[k]);
+            state[k] = vfma(e[k], state[k], w * vset1(B.x[i * B.ld + k]));
             y = vfma(vset1(C.x[i * C.ld + k]), state[k], y);
         }
         vstore(&p.x[i * p.ld], y);
