@@ -98,6 +98,23 @@ struct conv_columns {
     struct la_array x, grad_out, dx, ds0, grad_s;
 };
 
+/* n vectors of gp: y, times the slope of silu where they hold the results before it. */
+INLINE void
+store_cotangents(T *gp, const T *y, int silu, const int n)
+{
+    vec slope[LA_MAPPED];
+    LA_EACH(c, n) {
+        slope[c] = vload(&gp[c * VL]);
+    }
+    if (silu) {
+        vsilu_slope_each(slope, n);
+    }
+    LA_EACH(c, n) {
+        const vec g = vload(&y[c * VL]);
+        vstore(&gp[c * VL], silu ? g * slope[c] : g);
+    }
+}
+
 /* gp of the tokens t, stored after the w - 1 rows before them, and its sums. */
 static void
 conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
@@ -119,11 +136,9 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
         convolve(&c, t.rows, round_up(p->cols, VL), t.ahead);
     }
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        for (ptrdiff_t j = 0; j < p->cols; j += VL) {
-            const vec y = vload(&grad_out.x[i * grad_out.ld + j]);
-            T *to = &gp.x[i * gp.ld + j];
-            vstore(to, h->silu != 0 ? y * vsilu_slope(vload(to)) : y);
-        }
+        T *to = &gp.x[i * gp.ld];
+        const T *y = &grad_out.x[i * grad_out.ld];
+        LA_TOGETHER(p->cols, store_cotangents(&to[j], &y[j], h->silu != 0, n));
     }
     for (ptrdiff_t k = 0; k < taps; k += LA_CONV_TAPS) {
         LA_WITH_TAPS(taps - k, conv_weight_columns(

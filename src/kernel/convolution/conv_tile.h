@@ -36,14 +36,23 @@ vsilu(vec p)
     return p;
 }
 
-/* silu'(p) = s + p s (1 - s), s = sigmoid(p) */
-INLINE vec
-vsilu_slope(vec p)
+/* p[i] = silu'(p[i]) = s + p[i] s (1 - s) with s = sigmoid(p[i]), of n vectors. */
+INLINE void
+vsilu_slope_each(vec p[], const int n)
 {
-    const vec one = vset1(1), e = vexp_bounded(vminus_abs(p)), d = one / (one + e);
-    const ivec left = p < (vec){0};
-    const vec s = vselect(left, e, one) * d, other = vselect(left, one, e) * d;
-    return vfma(p * s, other, s);
+    const vec one = vset1(1);
+    vec e[LA_CHAINS];
+    LA_EACH(i, n) {
+        e[i] = vminus_abs(p[i]);
+    }
+    vexp_each(e, n);
+    LA_EACH(i, n) {
+        const vec d = one / (one + e[i]);
+        const ivec left = p[i] < (vec){0};
+        const vec s = vselect(left, e[i], one) * d,
+                  other = vselect(left, one, e[i]) * d;
+        p[i] = vfma(p[i] * s, other, s);
+    }
 }
 
 /* The operands of some rows: x and y by rows, of one type.  The weight of tap k at

@@ -70,6 +70,26 @@ load_constants(const struct la_head *h, const struct selective_scan_scratch *r)
     load_vector(r->dt_bias, &h->dt_bias, h->m);
 }
 
+/* n vectors of delta, times log2(e), and of u, from row i and column j on. */
+INLINE void
+load_deltas(const struct la_head *h, const struct selective_scan_scratch *r,
+            struct block x, struct block dt, const T *bias, ptrdiff_t i, ptrdiff_t j,
+            const int n)
+{
+    vec delta[LA_MAPPED];
+    LA_EACH(c, n) {
+        delta[c] = load_near(dt, i, j + c * VL) + vload(&bias[j + c * VL]);
+    }
+    if (h->softplus != 0) {
+        map_softplus(delta, n);
+    }
+    LA_EACH(c, n) {
+        const ptrdiff_t at = j + c * VL;
+        vstore(&r->delta.x[i * r->delta.ld + at], delta[c] * vset1(LOG2_E));
+        vstore(&r->u.x[i * r->u.ld + at], delta[c] * load_near(x, i, at));
+    }
+}
+
 /* delta, times log2(e), and u of the tokens t, channels `col` on; zeros where no key
  * exists.  Returns x of all of them, where it lies or in r->x. */
 static struct block
@@ -84,12 +104,7 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     const struct block dt =
         panel_or_copy(r->delta, &dt_array, rows_from(t.first, keys), cols);
     for (ptrdiff_t i = 0; i < keys; i++) {
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec raw = load_near(dt, i, j) + vload(&r->dt_bias[col + j]);
-            const vec delta = h->softplus != 0 ? phi_softplus(raw) : raw;
-            vstore(&r->delta.x[i * r->delta.ld + j], delta * vset1(LOG2_E));
-            vstore(&r->u.x[i * r->u.ld + j], delta * load_near(x, i, j));
-        }
+        LA_TOGETHER(cols, load_deltas(h, r, x, dt, &r->dt_bias[col], i, j, n));
     }
     clear_rows(r->delta, keys, t.rows);
     clear_rows(r->u, keys, t.rows);
@@ -192,6 +207,20 @@ scan_panel(const struct la_head *h, const struct selective_scan_scratch *r,
     }
 }
 
+/* n vectors of y <- y o silu(z) */
+INLINE void
+gate_vectors(T *y, const T *gate, const int n)
+{
+    vec z[LA_MAPPED];
+    LA_EACH(c, n) {
+        z[c] = vload_any((const char *)&gate[c * VL]);
+    }
+    vsilu_each(z, n);
+    LA_EACH(c, n) {
+        vstore(&y[c * VL], vload(&y[c * VL]) * z[c]);
+    }
+}
+
 /* y <- y o silu(z) */
 static void
 gate_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
@@ -203,10 +232,9 @@ gate_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
     }
     const struct block gate = panel_or_copy(r->x, &z, rows_from(t.first, t.rows), cols);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            T *y = &r->y.x[i * r->y.ld + j];
-            vstore(y, vload(y) * vsilu(load_near(gate, i, j)));
-        }
+        T *y = &r->y.x[i * r->y.ld];
+        const T *z_row = &gate.x[i * gate.ld];
+        LA_TOGETHER(cols, gate_vectors(&y[j], &z_row[j], n));
     }
 }
 

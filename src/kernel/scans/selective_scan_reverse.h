@@ -20,6 +20,23 @@ struct selective_scan_backward_scratch {
     T *met;   /* as many of r u and of c h, summed over a panel */
 };
 
+/* n vectors: g and z become g o silu(z) and g o silu'(z). */
+INLINE void
+gate_cotangents(T *g, T *z, const int n)
+{
+    vec value[LA_MAPPED], slope[LA_MAPPED];
+    LA_EACH(c, n) {
+        value[c] = slope[c] = vload(&z[c * VL]);
+    }
+    vsilu_each(value, n);
+    vsilu_slope_each(slope, n);
+    LA_EACH(c, n) {
+        const vec before = vload(&g[c * VL]);
+        vstore(&g[c * VL], before * value[c]);
+        vstore(&z[c * VL], before * slope[c]);
+    }
+}
+
 /* c, and D o x and D o c as p and dx begin; g o silu'(z), which dz is p times. */
 static void
 load_cotangents(const struct la_head *h,
@@ -34,12 +51,8 @@ load_cotangents(const struct la_head *h,
     }
     load_plain(r->grad, &z, rows_from(t.first, t.rows), cols);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            T *c = &r->c.x[i * r->c.ld + j], *slope = &r->grad.x[i * r->grad.ld + j];
-            const vec g1 = vload(c), z1 = vload(slope);
-            vstore(c, g1 * vsilu(z1));
-            vstore(slope, g1 * vsilu_slope(z1));
-        }
+        T *c = &r->c.x[i * r->c.ld], *z_row = &r->grad.x[i * r->grad.ld];
+        LA_TOGETHER(cols, gate_cotangents(&c[j], &z_row[j], n));
     }
 }
 

@@ -101,6 +101,21 @@
     LA_UNROLL                                                                          \
     for (int i = 0; i < (n); i++)
 
+/* Runs `call` for all columns, with n vectors from column j on: LA_MAPPED of them, whose
+ * functions are computed together, or one. */
+#define LA_TOGETHER(cols, call)                                                        \
+    do {                                                                               \
+        ptrdiff_t j = 0;                                                               \
+        for (; j + LA_MAPPED * VL <= (cols); j += LA_MAPPED * VL) {                    \
+            enum { n = LA_MAPPED };                                                    \
+            call;                                                                      \
+        }                                                                              \
+        for (; j < (cols); j += VL) {                                                  \
+            enum { n = 1 };                                                            \
+            call;                                                                      \
+        }                                                                              \
+    } while (0)
+
 /* Runs `call` for a tile of nr vectors from column `col` on, for all W columns: tiles
  * of NR vectors and a narrower one for the rest.  It is a macro and not a function that
  * takes a function because nr has to be a constant in every loop. */
