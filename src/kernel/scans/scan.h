@@ -85,6 +85,12 @@ vexp2_parts(vec x)
     return e;
 }
 
+INLINE vec
+vexp2_of(struct exp2_parts e)
+{
+    return vscale2(vfma(e.slope, e.r, e.head), e.k);
+}
+
 /* x[i] = 2^x[i] within 1.1 ulp; NaN stays NaN.  A decay's exponent is the logarithm to
  * base 2 from the start, so that nothing of it has to be subtracted in two parts. */
 INLINE void

@@ -85,21 +85,64 @@ ageing_of(const struct la_head *h, ptrdiff_t i)
     return vset1(i < h->keys ? 1 : 0);
 }
 
+/* Row i of n vectors of columns from j on: o where it is read, and the state after the
+ * token.  Their exponentials are taken together, since each is a chain of operations. */
+INLINE void
+wkv_columns(const struct wkv_scratch *r, ptrdiff_t i, ptrdiff_t j, vec ageing,
+            const int reads, const int n)
+{
+    const T *k_row = &r->k.x[i * r->k.ld + j], *v_row = &r->v.x[i * r->v.ld + j];
+    struct wkv_vectors s[LA_WKV_TOGETHER];
+    struct wkv_lead write[LA_WKV_TOGETHER], read[LA_WKV_TOGETHER];
+    struct exp2_parts e[2 * LA_WKV_TOGETHER];
+    vec x[2 * LA_WKV_TOGETHER];
+    LA_EACH(c, n) {
+        const ptrdiff_t at = j + c * VL;
+        const vec w = vload(&r->w[at]), k = vload(&k_row[c * VL]);
+        s[c] = wkv_at(r->s, at);
+        write[c] = wkv_lead(s[c].top, s[c].age + ageing, w, k);
+        x[c] = wkv_exponent(write[c]);
+        if (reads) {
+            read[c] = wkv_lead_read(s[c].top, s[c].age, w, vload(&r->u[at]), k);
+            x[n + c] = wkv_exponent(read[c]);
+        }
+    }
+    vexp2_parts_each(e, x, reads ? 2 * n : n);
+    LA_EACH(c, n) {
+        const vec k = vload(&k_row[c * VL]), v = value_of(k, vload(&v_row[c * VL]));
+        if (reads) {
+            vec old, own;
+            wkv_weights(s[c].top, read[c], k, e[n + c], &old, &own);
+            vstore(&r->o.x[i * r->o.ld + j + c * VL], wkv_read(s[c], old, own, v));
+        }
+        const vec age = s[c].age + ageing;
+        const struct wkv_decay by = wkv_decay(s[c].top, age, write[c], k, e[c]);
+        wkv_write(r->s, j + c * VL, &by, v);
+    }
+}
+
+/* Row i of all columns. */
+INLINE void
+wkv_row(const struct wkv_scratch *r, ptrdiff_t i, ptrdiff_t cols, vec ageing,
+        const int reads)
+{
+    ptrdiff_t j = 0;
+    for (; j + LA_WKV_TOGETHER * VL <= cols; j += LA_WKV_TOGETHER * VL) {
+        wkv_columns(r, i, j, ageing, reads, LA_WKV_TOGETHER);
+    }
+    for (; j < cols; j += VL) {
+        wkv_columns(r, i, j, ageing, reads, 1);
+    }
+}
+
 /* o of the tokens t, and the state after them. */
 static void
 wkv_rows(const struct la_head *h, const struct wkv_scratch *r, struct span t,
          ptrdiff_t cols)
 {
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        const vec ageing = ageing_of(h, t.first + i);
         la_fetch_some(t.ahead);
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec w = vload(&r->w[j]), k = vload(&r->k.x[i * r->k.ld + j]);
-            const vec v = value_of(k, vload(&r->v.x[i * r->v.ld + j]));
-            const vec o = wkv_read(wkv_at(r->s, j), w, vload(&r->u[j]), k, v);
-            vstore(&r->o.x[i * r->o.ld + j], o);
-            wkv_write(r->s, j, ageing, w, k, v);
-        }
+        wkv_row(r, i, cols, ageing_of(h, t.first + i), 1);
     }
 }
 

@@ -76,14 +76,11 @@ wkv_states(const struct la_head *h, const struct wkv_backward_scratch *r, struct
     const struct wkv_scratch *scan = &r->scan;
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         const vec ageing = ageing_of(h, t.first + i);
-        const struct wkv_state before = wkv_state_of(r->states, states ? i : 0);
         la_fetch_some(t.ahead);
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
-            const vec v = value_of(k, vload(&scan->v.x[i * scan->v.ld + j]));
-            wkv_put(before, j, wkv_at(scan->s, j));
-            wkv_write(scan->s, j, ageing, vload(&scan->w[j]), k, v);
+        if (states) {
+            copy_wkv_state(wkv_state_of(r->states, i), scan->s, cols);
         }
+        wkv_row(scan, i, cols, ageing, 0);
     }
 }
 
@@ -125,9 +122,15 @@ wkv_row_back(const struct wkv_backward_scratch *r, ptrdiff_t i, ptrdiff_t j, vec
     const vec g = vload(&scan->o.x[i * scan->o.ld + j]);
     const struct wkv_vectors s = wkv_at(wkv_state_of(r->states, i), j);
     const struct wkv_vectors q = wkv_at(r->r, j);
-    const struct wkv_decay by = wkv_decay(s.top, s.age + ageing, w, k);
+    const vec age = s.age + ageing;
+    const struct wkv_lead write = wkv_lead(s.top, age, w, k);
+    const struct wkv_lead read = wkv_lead_read(s.top, s.age, w, vload(&scan->u[j]), k);
+    const vec exponents[] = {wkv_exponent(write), wkv_exponent(read)};
+    struct exp2_parts e[2];
+    vexp2_parts_each(e, exponents, 2);
+    const struct wkv_decay by = wkv_decay(s.top, age, write, k, e[0]);
     vec a, b;
-    wkv_weights(s.top, decayed(s.age, w), vload(&scan->u[j]), k, &a, &b);
+    wkv_weights(s.top, read, k, e[1], &a, &b);
     const vec den = vfma(a, s.den, b);
     const ivec seen = den != (vec){0};
     const vec o = vkeep(seen, vfma(a, s.num, b * v) / den), p = vkeep(seen, g / den);

@@ -115,36 +115,54 @@ decayed(vec age, vec w)
     return vkeep(age != (vec){0}, age * w);
 }
 
-/* max - k, and whether the state is more than nothing */
-INLINE vec
-lead_over(vec top, vec gone, vec k)
+/* How far a state that has decayed is ahead of a key: by max - k, less what is gone. */
+struct wkv_lead {
+    vec gone, d;
+};
+
+INLINE struct wkv_lead
+wkv_lead(vec top, vec age, vec w, vec k)
 {
-    return vselect(top == k, (vec){0}, top - k) - gone;
+    const vec gone = decayed(age, w), d = vselect(top == k, (vec){0}, top - k);
+    return (struct wkv_lead){gone, d - gone};
 }
 
+/* The same of a key as it is read, u + k, which would round u where k is large. */
+INLINE struct wkv_lead
+wkv_lead_read(vec top, vec age, vec w, vec u, vec k)
+{
+    struct wkv_lead by = wkv_lead(top, age, w, k);
+    by.d -= u;
+    return by;
+}
+
+/* The exponent, to base 2, of the smaller weight relative to the larger one. */
+INLINE vec
+wkv_exponent(struct wkv_lead by)
+{
+    return vset1(LOG2_E) * vminus_abs(by.d);
+}
+
+/* Whether the state is more than nothing. */
 INLINE ivec
-remains(vec top, vec gone)
+remains(vec top, struct wkv_lead by)
 {
-    return (top != vset1(-(T)INFINITY)) & (gone != vset1((T)INFINITY));
+    return (top != vset1(-(T)INFINITY)) & (by.gone != vset1((T)INFINITY));
 }
 
-/* Weights of the state and of the token's own key u + k as it is read, relative to the
- * larger one; 0 for -inf.  u + k would round u where k is large. */
+/* Weights of the state and of the token's own key as it is read, relative to the larger
+ * one, of which e has the smaller one; 0 for -inf. */
 INLINE void
-wkv_weights(vec top, vec gone, vec u, vec k, vec *old, vec *own)
+wkv_weights(vec top, struct wkv_lead by, vec k, struct exp2_parts e, vec *old, vec *own)
 {
-    const vec zero = (vec){0}, one = vset1(1), least = vset1(-(T)INFINITY);
-    const vec d = lead_over(top, gone, k) - u;
-    const vec e = vexp2(vset1(LOG2_E) * vminus_abs(d));
-    *old = vkeep(remains(top, gone), vselect(d >= zero, one, e));
-    *own = vkeep(k != least, vselect(d <= zero, one, e));
+    const vec zero = (vec){0}, one = vset1(1), less = vexp2_of(e);
+    *old = vkeep(remains(top, by), vselect(by.d >= zero, one, less));
+    *own = vkeep(k != vset1(-(T)INFINITY), vselect(by.d <= zero, one, less));
 }
 
 INLINE vec
-wkv_read(struct wkv_vectors s, vec w, vec u, vec k, vec v)
+wkv_read(struct wkv_vectors s, vec old, vec own, vec v)
 {
-    vec old, own;
-    wkv_weights(s.top, decayed(s.age, w), u, k, &old, &own);
     const vec den = vfma(old, s.den, own);
     return vkeep(den != (vec){0}, vfma(old, s.num, own * v) / den);
 }
@@ -156,12 +174,10 @@ struct wkv_decay {
 };
 
 INLINE struct wkv_decay
-wkv_decay(vec top, vec age, vec w, vec k)
+wkv_decay(vec top, vec age, struct wkv_lead by, vec k, struct exp2_parts e)
 {
     const vec one = vset1(1), least = vset1(-(T)INFINITY);
-    const vec gone = decayed(age, w), d = lead_over(top, gone, k);
-    const ivec is_key = d < (vec){0}, exists = remains(top, gone);
-    const struct exp2_parts e = vexp2_parts(vset1(LOG2_E) * vminus_abs(d));
+    const ivec is_key = by.d < (vec){0}, exists = remains(top, by);
     const vec head = vscale2(e.head, e.k), slope = vscale2(e.slope, e.k);
     const vec keep = vkeep(~is_key | (head > vset1((T)0.5)), one);
     const vec change = vkeep(is_key, vfma(slope, e.r, head - keep));
@@ -187,16 +203,14 @@ decay_sum(T *sum, T *lost, const struct wkv_decay *by, vec more)
     vstore(lost, rounding_lost(old, all, new));
 }
 
-/* The state after a token that ages it so much, in the columns from j on. */
+/* The state after a token, in the columns from j on. */
 INLINE void
-wkv_write(struct wkv_state s, ptrdiff_t j, vec ageing, vec w, vec k, vec v)
+wkv_write(struct wkv_state s, ptrdiff_t j, const struct wkv_decay *by, vec v)
 {
-    const vec age = vload(&s.age[j]) + ageing;
-    const struct wkv_decay by = wkv_decay(vload(&s.top[j]), age, w, k);
-    decay_sum(&s.num[j], &s.num_lost[j], &by, by.own * v);
-    decay_sum(&s.den[j], &s.den_lost[j], &by, by.own);
-    vstore(&s.top[j], by.top);
-    vstore(&s.age[j], by.age);
+    decay_sum(&s.num[j], &s.num_lost[j], by, by->own * v);
+    decay_sum(&s.den[j], &s.den_lost[j], by, by->own);
+    vstore(&s.top[j], by->top);
+    vstore(&s.age[j], by->age);
 }
 
 /* Moves max of the columns from j on to one number, and returns the logarithm of the
