@@ -85,8 +85,8 @@ ageing_of(const struct la_head *h, ptrdiff_t i)
     return vset1(i < h->keys ? 1 : 0);
 }
 
-/* Row i of n vectors of columns from j on: o where it is read, and the state after the
- * token.  Their exponentials are taken together, since each is a chain of operations. */
+/* Row i of n vectors of columns from j on: o if the row reads, and the state after it.
+ * All exponentials are taken together, since each is a chain of operations. */
 INLINE void
 wkv_columns(const struct wkv_scratch *r, ptrdiff_t i, ptrdiff_t j, vec ageing,
             const int reads, const int n)
