@@ -154,7 +154,7 @@ enum {
     LA_LINEAR_ROWS = 1024,
     LA_WKV_WORK = 16,        /* multiply-adds in the time of a number's exponentials */
     LA_WKV_SETTLE = 1 << 20, /* tokens between roundings of its log scale */
-    LA_WKV_TOGETHER = 2,     /* vectors of a row, of two exponentials each */
+    LA_WKV_TOGETHER = 2,     /* vectors of a row, with two exponentials each */
 
     /* Sequences of sLSTM that share the products with R. */
     LA_SLSTM_SEQUENCES = 16,

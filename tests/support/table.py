@@ -68,7 +68,7 @@ def _positive(d: int) -> Any:
     return feature_maps.PositiveRandomFeatures.sample(d, 9, rng=2)
 
 
-#: What `Case.state` keeps: tests ask for a state again and again.
+#: States that `Case.state` has computed, by all that they depend on.
 _STATES: dict[tuple, Any] = {}
 MOST_STATES = 100
 
@@ -168,7 +168,8 @@ class Case(NamedTuple):
 
     def state(self, lead, *, dtype="float64", seed=1, **widths) -> Any:
         """The state after some tokens, with these leading axes: a copy of one that is kept."""
-        key = (str(self), tuple(lead), np.dtype(dtype), seed, *sorted(widths.items()))
+        own = str(self), *self.letters.items(), *sorted(widths.items())
+        key = (*own, tuple(lead), np.dtype(dtype), seed, linattn.get_isa())
         if key not in _STATES:
             if len(_STATES) == MOST_STATES:
                 _STATES.clear()

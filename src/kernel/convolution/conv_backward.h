@@ -98,20 +98,25 @@ struct conv_columns {
     struct la_array x, grad_out, dx, ds0, grad_s;
 };
 
-/* n vectors of gp: y, times the slope of silu where they hold the results before it. */
+/* n vectors of gp = y, or y o silu'(gp). */
 INLINE void
 store_cotangents(T *gp, const T *y, int silu, const int n)
 {
-    vec slope[LA_MAPPED];
+    vec g[LA_MAPPED], slope[LA_MAPPED];
     LA_EACH(c, n) {
-        slope[c] = vload(&gp[c * VL]);
+        g[c] = vload(&y[c * VL]);
     }
     if (silu) {
+        LA_EACH(c, n) {
+            slope[c] = vload(&gp[c * VL]);
+        }
         vsilu_slope_each(slope, n);
+        LA_EACH(c, n) {
+            g[c] *= slope[c];
+        }
     }
     LA_EACH(c, n) {
-        const vec g = vload(&y[c * VL]);
-        vstore(&gp[c * VL], silu ? g * slope[c] : g);
+        vstore(&gp[c * VL], g[c]);
     }
 }
 

@@ -15,7 +15,7 @@ struct exp2_parts {
     vec head, slope, r, k;
 };
 
-/* Those of n vectors, all of them step by step, as vexp_each has them (feature.h). */
+/* The parts of n vectors, all of them step by step, as in vexp_each (feature.h). */
 #if defined(__AVX512DQ__) && MANTISSA_BITS == 23
 /* 2^(i/16), which a vector holds. */
 #define SIXTEENTHS                                                                     \
@@ -77,14 +77,6 @@ vexp2_parts_each(struct exp2_parts e[], const vec x[], const int n)
 }
 #endif
 
-INLINE struct exp2_parts
-vexp2_parts(vec x)
-{
-    struct exp2_parts e;
-    vexp2_parts_each(&e, &x, 1);
-    return e;
-}
-
 INLINE vec
 vexp2_of(struct exp2_parts e)
 {
@@ -99,10 +91,7 @@ vexp2_each(vec x[], const int n)
     struct exp2_parts e[LA_CHAINS];
     vexp2_parts_each(e, x, n);
     LA_EACH(i, n) {
-        x[i] = vfma(e[i].slope, e[i].r, e[i].head);
-    }
-    LA_EACH(i, n) {
-        x[i] = vscale2(x[i], e[i].k);
+        x[i] = vexp2_of(e[i]);
     }
 }
 

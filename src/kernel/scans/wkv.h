@@ -85,7 +85,7 @@ ageing_of(const struct la_head *h, ptrdiff_t i)
     return vset1(i < h->keys ? 1 : 0);
 }
 
-/* Row i of n vectors of columns from j on: o if the row reads, and the state after it.
+/* Row i, n vectors of columns from j on: o, if `reads`, and the state after the token.
  * All exponentials are taken together, since each is a chain of operations. */
 INLINE void
 wkv_columns(const struct wkv_scratch *r, ptrdiff_t i, ptrdiff_t j, vec ageing,

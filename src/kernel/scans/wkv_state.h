@@ -115,7 +115,8 @@ decayed(vec age, vec w)
     return vkeep(age != (vec){0}, age * w);
 }
 
-/* How far a state that has decayed is ahead of a key: by max - k, less what is gone. */
+/* How far a state is ahead of a key: d = top - k - gone, of which gone = age w is what
+ * it has decayed by. */
 struct wkv_lead {
     vec gone, d;
 };
@@ -127,7 +128,8 @@ wkv_lead(vec top, vec age, vec w, vec k)
     return (struct wkv_lead){gone, d - gone};
 }
 
-/* The same of a key as it is read, u + k, which would round u where k is large. */
+/* The same of a key as it is read, u + k.  The sum would round u where k is large, so u
+ * is subtracted last. */
 INLINE struct wkv_lead
 wkv_lead_read(vec top, vec age, vec w, vec u, vec k)
 {
@@ -151,7 +153,7 @@ remains(vec top, struct wkv_lead by)
 }
 
 /* Weights of the state and of the token's own key as it is read, relative to the larger
- * one, of which e has the smaller one; 0 for -inf. */
+ * one, whose exponential e is; 0 for -inf. */
 INLINE void
 wkv_weights(vec top, struct wkv_lead by, vec k, struct exp2_parts e, vec *old, vec *own)
 {

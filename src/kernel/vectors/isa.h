@@ -101,8 +101,8 @@
     LA_UNROLL                                                                          \
     for (int i = 0; i < (n); i++)
 
-/* Runs `call` for all columns, n vectors from column j on at a time: LA_MAPPED of them,
- * whose functions are computed together, or one. */
+/* Runs `call` for n vectors of columns from column j on, until all are done.  n is a
+ * constant, LA_MAPPED or, for the rest, 1. */
 #define LA_TOGETHER(cols, call)                                                        \
     do {                                                                               \
         ptrdiff_t j = 0;                                                               \
