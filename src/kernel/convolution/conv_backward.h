@@ -143,7 +143,8 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         T *to = &gp.x[i * gp.ld];
         const T *y = &grad_out.x[i * grad_out.ld];
-        LA_TOGETHER(p->cols, store_cotangents(&to[j], &y[j], h->silu != 0, n));
+        LA_TOGETHER(LA_MAPPED, p->cols,
+                    store_cotangents(&to[j], &y[j], h->silu != 0, n));
     }
     for (ptrdiff_t k = 0; k < taps; k += LA_CONV_TAPS) {
         LA_WITH_TAPS(taps - k, conv_weight_columns(

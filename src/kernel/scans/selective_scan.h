@@ -104,7 +104,8 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     const struct block dt =
         panel_or_copy(r->delta, &dt_array, rows_from(t.first, keys), cols);
     for (ptrdiff_t i = 0; i < keys; i++) {
-        LA_TOGETHER(cols, load_deltas(h, r, x, dt, &r->dt_bias[col], i, j, n));
+        LA_TOGETHER(LA_MAPPED, cols,
+                    load_deltas(h, r, x, dt, &r->dt_bias[col], i, j, n));
     }
     clear_rows(r->delta, keys, t.rows);
     clear_rows(r->u, keys, t.rows);
@@ -234,7 +235,7 @@ gate_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         T *y = &r->y.x[i * r->y.ld];
         const T *z_row = &gate.x[i * gate.ld];
-        LA_TOGETHER(cols, gate_vectors(&y[j], &z_row[j], n));
+        LA_TOGETHER(LA_MAPPED, cols, gate_vectors(&y[j], &z_row[j], n));
     }
 }
 

@@ -52,7 +52,7 @@ load_cotangents(const struct la_head *h,
     load_plain(r->grad, &z, rows_from(t.first, t.rows), cols);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         T *c = &r->c.x[i * r->c.ld], *z_row = &r->grad.x[i * r->grad.ld];
-        LA_TOGETHER(cols, gate_cotangents(&c[j], &z_row[j], n));
+        LA_TOGETHER(LA_MAPPED, cols, gate_cotangents(&c[j], &z_row[j], n));
     }
 }
 

@@ -126,13 +126,7 @@ INLINE void
 wkv_row(const struct wkv_scratch *r, ptrdiff_t i, ptrdiff_t cols, vec ageing,
         const int reads)
 {
-    ptrdiff_t j = 0;
-    for (; j + LA_WKV_TOGETHER * VL <= cols; j += LA_WKV_TOGETHER * VL) {
-        wkv_columns(r, i, j, ageing, reads, LA_WKV_TOGETHER);
-    }
-    for (; j < cols; j += VL) {
-        wkv_columns(r, i, j, ageing, reads, 1);
-    }
+    LA_TOGETHER(LA_WKV_TOGETHER, cols, wkv_columns(r, i, j, ageing, reads, n));
 }
 
 /* o of the tokens t, and the state after them. */

@@ -90,13 +90,8 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     for (ptrdiff_t i = 0; i < t.rows && whole > 0; i++) {
         const char *from = src + i * x->rs;
         T *to = dst.x + i * dst.ld;
-        ptrdiff_t j = 0;
-        for (; j + LA_MAPPED * VL <= whole; j += LA_MAPPED * VL) {
-            load_vectors(&to[j], from + j * size, map, LA_MAPPED, type);
-        }
-        for (; j < whole; j += VL) {
-            load_vectors(&to[j], from + j * size, map, 1, type);
-        }
+        LA_TOGETHER(LA_MAPPED, whole,
+                    load_vectors(&to[j], from + j * size, map, n, type));
     }
     for (ptrdiff_t i = 0; i < t.rows && some > 0; i++) {
         vec y = vread_some(src + i * x->rs + whole * size, some, type);

@@ -102,12 +102,12 @@
     for (int i = 0; i < (n); i++)
 
 /* Runs `call` for n vectors of columns from column j on, until all are done.  n is a
- * constant, LA_MAPPED or, for the rest, 1. */
-#define LA_TOGETHER(cols, call)                                                        \
+ * constant, `most` or, for the rest, 1. */
+#define LA_TOGETHER(most, cols, call)                                                  \
     do {                                                                               \
         ptrdiff_t j = 0;                                                               \
-        for (; j + LA_MAPPED * VL <= (cols); j += LA_MAPPED * VL) {                    \
-            enum { n = LA_MAPPED };                                                    \
+        for (; j + (most) * VL <= (cols); j += (most) * VL) {                          \
+            enum { n = (most) };                                                       \
             call;                                                                      \
         }                                                                              \
         for (; j < (cols); j += VL) {                                                  \
