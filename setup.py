@@ -130,8 +130,11 @@ def need(compiler, include_dirs):
 
 
 def write_stubs(package):
-    """Writes stubs from the built module, or generic ones if it does not run on this machine."""
-    command = [sys.executable, "-m", "linattn._bridges.stubs"]
+    """Writes stubs from the built module, or generic ones if it does not run on this machine.
+
+    Without -B, Python would leave what it compiles in the folder that becomes the wheel.
+    """
+    command = [sys.executable, "-B", "-m", "linattn._bridges.stubs"]
     done = subprocess.run(command, cwd=os.path.dirname(package) or ".", capture_output=True)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
