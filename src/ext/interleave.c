@@ -92,8 +92,7 @@ run_interleaved(void *arg, size_t item, int lane)
         *h = la_job_head(job, (struct piece){first + i, 0, 0, 0});
         h->group = 1;
         h->interleave = &heads_now[i].interleave;
-        heads_now[i].interleave =
-            (struct la_interleave){.index = (int)i, .ahead = &ahead};
+        heads_now[i].interleave = (struct la_interleave){.ahead = &ahead};
     }
     int goes_on;
     do {

@@ -1,5 +1,6 @@
 /* job_run.c: runs the pieces of a job (job.h): the pool computes them, each with the
  * scratch of its thread. */
+#include "../kernel/vectors/fetch.h"
 #include "cpu.h"
 #include "job.h"
 #include "pool.h"
@@ -37,9 +38,9 @@ int
 la_job_compute(struct job *job, struct la_head *h, int lane)
 {
     const struct la_scratch *scratch = &job->scratch;
-    const int at =
-        lane * job->interleaved + (h->interleave != NULL ? h->interleave->index : 0);
-    h->scratch = scratch->memory + (size_t)at * scratch->lane;
+    const ptrdiff_t at = h->interleave != NULL ? h->interleave->ahead->head : 0;
+    h->scratch =
+        scratch->memory + (size_t)(lane * job->interleaved + at) * scratch->lane;
     h->poll = lane == 0 ? poll_caller : poll_worker;
     h->poll_arg = job;
     h->tiles = la_cpu_tiles();

@@ -120,7 +120,6 @@ struct la_interleave {
     ptrdiff_t at, to;
     int done;               /* whether the last pass is over */
     struct la_fetch *ahead; /* rows to prefetch during the slice, of all heads */
-    int index;              /* index of the head among the interleaved ones */
 };
 
 /* The tokens of a head whose outputs are wanted; those before them only change the

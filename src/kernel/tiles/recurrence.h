@@ -78,16 +78,23 @@ seen_sums(T *sum, T *seen, struct block a, struct block b, const T *z, ptrdiff_t
     }
 }
 
-/* Begins a sum over this many tokens, in chunks of `rows`, that is compensated if long,
- * or goes on with it after `at` of them.  If all chunks are alike, each addition may
- * round the same way, and a few hundred of them exceeded the error bound.  Compensation
- * costs the memory traffic of a second state, 5 %, so sums of up to LA_PLAIN_SUMS
- * chunks, far below the bound, go without. */
+/* Where a sum over this many tokens, in chunks of `rows`, keeps what it loses: nowhere
+ * if it is short.  If all chunks are alike, each addition may round the same way, and a
+ * few hundred of them exceeded the error bound.  Compensation costs the memory traffic
+ * of a second state, 5 %, so sums of up to LA_PLAIN_SUMS chunks, far below the bound,
+ * go without. */
+INLINE T *
+lost_by_long(T *lost, ptrdiff_t tokens, ptrdiff_t rows)
+{
+    return tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
+}
+
+/* Begins such a sum, or goes on with it after `at` tokens. */
 static void
 compensate_from(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows,
                 ptrdiff_t at)
 {
-    c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
+    c->lost = lost_by_long(lost, tokens, rows);
     if (c->lost != NULL && at == 0) {
         clear(lost, state_size(c->K, c->W));
     }
@@ -104,8 +111,7 @@ compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 INLINE void
 compensate_state(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t rows)
 {
-    const int is_long = h->n > LA_PLAIN_SUMS * rows;
-    c->lost = is_long || carries_lost(h) ? lost : NULL;
+    c->lost = carries_lost(h) ? lost : lost_by_long(lost, h->n, rows);
 }
 
 /* sum += more, compensated (Kahan 1965): `lost` holds what earlier additions lost to
