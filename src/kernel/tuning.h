@@ -182,7 +182,7 @@ enum {
     LA_INTERLEAVE_WIDTH = 512,   /* bytes per row of a head; wider heads gain little */
     LA_INTERLEAVE_HEADS = 8,     /* 16 take more memory and are no faster */
     LA_INTERLEAVE_FAR = 1 << 20, /* bytes from first to last token: more than a cache */
-    LA_INTERLEAVE_NEAR = 1 << 20, /* bytes of scratch, in a second-level cache */
+    LA_INTERLEAVE_SCRATCH = 1 << 20, /* bytes that leave a second-level cache room */
 
     /* Rows that a thread takes at a time (operators.def). */
     LA_PIECE_ROWS = 256,

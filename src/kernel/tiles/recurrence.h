@@ -84,7 +84,7 @@ seen_sums(T *sum, T *seen, struct block a, struct block b, const T *z, ptrdiff_t
  * of a second state, 5 %, so sums of up to LA_PLAIN_SUMS chunks, far below the bound,
  * go without. */
 INLINE T *
-lost_by_long(T *lost, ptrdiff_t tokens, ptrdiff_t rows)
+lost_if_long(T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
     return tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
 }
@@ -94,7 +94,7 @@ static void
 compensate_from(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows,
                 ptrdiff_t at)
 {
-    c->lost = lost_by_long(lost, tokens, rows);
+    c->lost = lost_if_long(lost, tokens, rows);
     if (c->lost != NULL && at == 0) {
         clear(lost, state_size(c->K, c->W));
     }
@@ -111,7 +111,7 @@ compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 INLINE void
 compensate_state(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t rows)
 {
-    c->lost = carries_lost(h) ? lost : lost_by_long(lost, h->n, rows);
+    c->lost = carries_lost(h) ? lost : lost_if_long(lost, h->n, rows);
 }
 
 /* sum += more, compensated (Kahan 1965): `lost` holds what earlier additions lost to

@@ -20,7 +20,7 @@ struct la_fetch {
     int first, count;
     int lines;             /* prefetched at a time */
     ptrdiff_t heads, head; /* interleaved heads, if any, and which one is computed */
-    int far;               /* rows are for the second-level cache (interleave.c) */
+    int second;            /* whether rows go to the second-level cache alone */
 };
 
 /* Queues rows of `bytes` bytes, `step` bytes apart.  This is only a hint: a full queue
@@ -64,7 +64,7 @@ la_fetch_some(struct la_fetch *f)
         const ptrdiff_t left = (r->bytes - r->part + LA_LINE - 1) / LA_LINE;
         const ptrdiff_t some = left < lines ? left : lines;
         for (ptrdiff_t i = 0; i < some; i++) {
-            if (f->far) {
+            if (f->second) {
                 __builtin_prefetch(from + i * LA_LINE, 0, 2);
             }
             else {
