@@ -56,19 +56,12 @@ la_operands_number(struct la_operands *c, int i)
            !(c->g->signature->slots[i].id == LA_AT_eps && x < 0);
 }
 
-static void
-set_array(struct la_operands *c, int i, int stored)
+void
+la_operands_set(struct la_operands *c, int i, int stored)
 {
     PyArrayObject *x = (PyArrayObject *)c->object[i];
     c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
                                  PyArray_STRIDES(x), stored};
-}
-
-/* Whether operand i has the dtype of the computation. */
-static int
-is_native(const struct la_operands *c, int i)
-{
-    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].states;
 }
 
 /* Whether the caller left out operand i. */
@@ -112,86 +105,8 @@ take_array(struct la_operands *c, int i)
         (i >= c->g->signature->nin && !PyArray_ISWRITEABLE(x))) {
         return 0;
     }
-    set_array(c, i, stored);
+    la_operands_set(c, i, stored);
     return 1;
-}
-
-/* The size of a core dimension, from the inputs; -1 if no input has it. */
-static npy_intp
-core_size(const struct la_operands *c, char letter)
-{
-    const struct la_signature *signature = c->g->signature;
-    for (int i = 0; i < signature->nin; i++) {
-        const struct la_slot *slot = &signature->slots[i];
-        for (int j = 0; c->x[i].ndim >= 0 && j < slot->rank; j++) {
-            const int axis = c->x[i].ndim - slot->rank + j;
-            if (slot->dims[j] == letter) {
-                return axis < 0 ? -1 : c->x[i].shape[axis];
-            }
-        }
-    }
-    return letter == 'r' ? 1 : -1; /* all tokens are one sequence */
-}
-
-/* Whether output i, with these leading axes, is the gradient of an input that is
- * repeated along one of them.  The caller then sums the output, and rounds to 16 bits
- * only after that. */
-static int
-is_to_be_summed(const struct la_operands *c, int i, const npy_intp *shape, int lead)
-{
-    const int of = c->g->signature->slots[i].of;
-    const int skip =
-        of < 0 ? lead : lead - (c->x[of].ndim - c->g->signature->slots[of].rank);
-    int repeated = 0;
-    for (int axis = 0; of >= 0 && axis < lead; axis++) {
-        repeated |= axis < skip || c->x[of].shape[axis - skip] != shape[axis];
-    }
-    return repeated;
-}
-
-/* Allocates output i: the broadcast leading axes of the inputs, then its core
- * dimensions. Returns 0 if the shape is undefined, -1 on an error. */
-static int
-make_output(struct la_operands *c, int i)
-{
-    const struct la_signature *signature = c->g->signature;
-    const struct la_slot *slot = &signature->slots[i];
-    npy_intp shape[NPY_MAXDIMS];
-    int lead = 0;
-    for (int j = 0; j < signature->nin; j++) {
-        const int axes = c->x[j].ndim - signature->slots[j].rank;
-        lead = axes > lead ? axes : lead; /* negative if left out */
-    }
-    if (lead + slot->rank > NPY_MAXDIMS) {
-        return 0;
-    }
-    for (int axis = 0; axis < lead; axis++) {
-        shape[axis] = 1;
-        for (int j = 0; j < signature->nin; j++) {
-            const int at = axis - lead + c->x[j].ndim - signature->slots[j].rank;
-            if (at >= 0 && c->x[j].shape[at] != 1) {
-                shape[axis] = c->x[j].shape[at];
-            }
-        }
-    }
-    for (int axis = 0; axis < slot->rank; axis++) {
-        shape[lead + axis] = core_size(c, slot->dims[axis]);
-        if (shape[lead + axis] < 0) {
-            return 0;
-        }
-    }
-    const int wide = !is_native(c, i) && is_to_be_summed(c, i, shape, lead);
-    const int before = la_signature_before(c->g->signature, i);
-    const int stored = wide ? 1 + LA_NATIVE : before >= 0 ? c->x[before].stored : 0;
-    const int type = wide     ? la_loop_kinds[c->loop].states
-                     : stored ? PyArray_TYPE((PyArrayObject *)c->object[before])
-                              : la_loop_type(c->g, c->loop, i);
-    c->object[i] = PyArray_SimpleNew(lead + slot->rank, shape, type);
-    c->made[i] = c->object[i] != NULL;
-    if (c->made[i]) {
-        set_array(c, i, stored);
-    }
-    return c->made[i] ? 1 : -1;
 }
 
 /* The range of bytes of operand i: its first byte and one past its last. */
@@ -281,14 +196,14 @@ la_operands_take(struct la_operands *c)
             taken = 1;
         }
         else if (i < signature->nin && PyFloat_CheckExact(c->object[i])) {
-            taken = c->g->signature->slots[i].rank == 0 && is_native(c, i) &&
+            taken = c->g->signature->slots[i].rank == 0 && la_is_native(c, i) &&
                     la_operands_number(c, i);
         }
         else if (i >= signature->nin && c->object[i] == Py_None) {
             /* A state that is updated in place must be passed. */
             taken = signature->variant & LA_WITH_IN_PLACE && i > signature->nin
                         ? 0
-                        : make_output(c, i);
+                        : la_operands_make(c, i);
         }
         else {
             taken = take_array(c, i);

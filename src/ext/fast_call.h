@@ -32,6 +32,20 @@ int la_operands_number(struct la_operands *c, int i);
  * not. */
 int la_operands_stored(const struct la_operands *c, int i, int type);
 
+/* Reads the array in c->object[i] as operand i, stored so. */
+void la_operands_set(struct la_operands *c, int i, int stored);
+
+/* Allocates output i, of the broadcast leading axes of the inputs and its core
+ * dimensions (fast_output.c).  Returns 0 if the shape is undefined, -1 on an error. */
+int la_operands_make(struct la_operands *c, int i);
+
+/* Whether operand i has the dtype of the computation. */
+static inline int
+la_is_native(const struct la_operands *c, int i)
+{
+    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].states;
+}
+
 /* Whether the outputs that the caller passed share no memory with other operands. */
 int la_operands_are_disjoint(const struct la_operands *c);
 

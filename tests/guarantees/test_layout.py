@@ -32,6 +32,21 @@ def test_result_is_fresh_and_contiguous(operator):
         assert not any(np.shares_memory(x, y) for y in operands)
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_results_have_the_order_of_operands(operator):
+    """As those of NumPy's elementwise functions: heads that lie side by side stay so."""
+    case = Case(operator, 9, 4, 5, lead=(2, 3))
+    plain = make(case)
+    operands = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in plain]
+    found = results(case, operands)
+    for x in found:
+        assert x.swapaxes(1, 2).flags.c_contiguous and x.flags.owndata and x.flags.writeable
+    assert_same(found, results(case, plain))
+    shared = [np.broadcast_to(x[:1], x.shape) for x in operands]
+    for x in results(case, shared):
+        assert x.flags.c_contiguous  # operands that repeat their memory have no order
+
+
 @pytest.mark.parametrize("operator", BACKWARD)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layout_changes_no_bit_of_a_sum_over_heads(operator, layout):

@@ -64,6 +64,36 @@ def test_opcheck(row, checks, monkeypatch):
         torch.library.opcheck(op, tuple(args), test_utils=checks)
 
 
+#: The last axes of a view in the order of memory: of heads side by side, of columns.
+ORDERS = {"heads": (-2, -3, -1), "columns": (-1, -2)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_opcheck_of_views(row, order, monkeypatch):
+    """Graphs know the strides of results, and which gradients of states there are."""
+
+    def view(x):
+        last = ORDERS[order]
+        if x.ndim < len(last):
+            return x
+        axes = [*range(x.ndim - len(last)), *(i + x.ndim for i in last)]
+        return x.permute(axes).contiguous().permute([axes.index(i) for i in range(x.ndim)])
+
+    operands = {name: view(x).requires_grad_() for name, x in make(row).items()}
+
+    def run():
+        o = call(la, row, operands)
+        o.backward(view(torch.ones(o.shape, dtype=o.dtype)))
+        if row.held:
+            o, end = call(la, row, operands, return_state=True)
+            (o.sum() + cases.outputs(end)[0].sum()).backward()
+
+    for op, args in _arguments(monkeypatch, row, run):
+        args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+        torch.library.opcheck(op, tuple(args), test_utils=["test_faketensor"])
+
+
 @cases.EACH_KIND_OF_STEP
 def test_compiled_steps(row):
     operands, state = make(row), cases.pack(row, cases.state(row))

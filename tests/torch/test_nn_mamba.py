@@ -96,10 +96,9 @@ def test_initial_weights_are_the_published_ones():
 
 
 def test_operands_are_read_in_place():
-    """The scan allocates its result, as PyTorch does the convolution's, and copies none of u, z, B
-    and C."""
+    """The convolution and the scan allocate their results, and copy none of x, u, z, B and C."""
     layer, x = nn.Mamba(E), tokens(n=4000, dtype=torch.float32)
     with torch.no_grad():
         peak, _ = traced(lambda: layer(x))
-    result = BATCH * 4000 * layer.channels * 4
-    assert result <= peak < 1.2 * result
+    results = 2 * BATCH * 4000 * layer.channels * 4
+    assert results <= peak < 1.1 * results

@@ -53,18 +53,17 @@ class Computation(Signature):
 
     def run(self, *args: Any) -> Any:
         operands, given, options = self._call(args, self.end)
-        like, fields, lost = args[self.values], args[self.end : self._whole], args[self._whole :]
-        if self.description.keeps_strides and not like.is_contiguous():
-            given["out"] = first(self.fake(*args))
+        fields, lost = args[self.end : self._whole], args[self._whole :]
         if not fields:
-            return compute(self.forward_of, operands, given, options)
+            o = compute(self.forward_of, operands, given, options)
+            return self._laid_out(self.fake, args, (o,))[0]
         given["initial_state"] = self.states.pack(fields)
         if lost:
             given["lost"] = lost[0]
             o, state, *lost = compute(self._exact_of, operands, given, options)
         else:
             o, state = compute(self.forward_of, operands, given, options | {"return_state": True})
-        return o, *self.states.unpack(state), *lost
+        return self._laid_out(self.fake, args, (o, *self.states.unpack(state), *lost))
 
     def run_backward(self, *args: Any) -> Any:
         count = self.cotangents(args)
@@ -79,9 +78,21 @@ class Computation(Signature):
         states = self.states.unpack(found.pop()) if fields else ()
         present = iter(found)
         results = *[None if x is None else next(present) for x in operands], *states
-        return tuple(
+        return self._laid_out(self.fake_backward, (*grads, *args), tuple(
             conversions.nothing() if x is None else x if y is None else x.to(y.dtype)
             for x, y in zip(results, (*operands, *fields), strict=True)
+        ))  # fmt: skip
+
+    @staticmethod
+    def _laid_out(fake: Any, args: Sequence[Any], results: tuple[Tensor, ...]) -> Any:
+        """The results, in memory as graphs expect them; only views have other strides."""
+        if all(x.is_contiguous() for x in (*args, *results) if isinstance(x, Tensor)):
+            return results
+        expected = fake(*args)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        return tuple(
+            x if _has_strides_of(x, y) else y.copy_(x)
+            for x, y in zip(results, expected, strict=True)
         )
 
     def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
@@ -154,6 +165,11 @@ class Computation(Signature):
 def _no_step(*args: Any) -> Any:
     """For operators whose steps need Python."""
     return NotImplemented
+
+
+def _has_strides_of(x: Tensor, y: Tensor) -> bool:
+    """Whether they are in memory alike; the strides of axes of one element do not matter."""
+    return all(a == b or n == 1 for a, b, n in zip(x.stride(), y.stride(), x.shape, strict=True))
 
 
 def first(x: Any) -> Any:

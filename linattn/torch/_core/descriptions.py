@@ -30,7 +30,6 @@ class Description(NamedTuple):
     step: Any = None  #: ``step(operands, state, **options)``
     step_name: str = ""
     plain_step: int | None = None  #: the step's number, as C takes it, if C may take it at once
-    keeps_strides: bool = False  #: whether the output has strides in the order of the values'
     fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
     one_array: bool = False  #: whether a state is an array
     holder: type[Any] = State  #: else the named tuple that it is
@@ -65,7 +64,7 @@ def of_recurrence(r: Recurrence) -> Description:
             fields["log_scale"] = fields["z"]
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
-        plain_step=r.step_op if r.plain_step else None, keeps_strides=True,
+        plain_step=r.step_op if r.plain_step else None,
         fields={} if r.cross else fields, one_array=r.one_array, holder=r.holder,
         carries=r.compensated and not r.cross, lengths=r.keys, blocks=r.blocks,
         half_states=r.half_states,

@@ -30,11 +30,6 @@ PLAIN = Tensor, torch.nn.Parameter  #: the classes of tensors that no subclass c
 
 
 def tensor(x: np.ndarray[Any, Any]) -> Tensor:
-    """A contiguous tensor of the array's memory, or of a copy."""
-    return _view(x if x.flags.c_contiguous else np.ascontiguousarray(x))
-
-
-def _view(x: np.ndarray[Any, Any]) -> Tensor:
     """A tensor of the array's memory; of a copy if elements share it, or are in reverse."""
     if not x.flags.c_contiguous and x.size and min(x.strides) <= 0:
         x = x.copy()
@@ -54,12 +49,12 @@ _LENT = {
         _REAL | (COMPLEX if complex_too else {}),
         _ALL,
         torch.from_numpy,
-        _view,
+        tensor,
         *_PYTORCH,
     )
     for complex_too in (False, True)
 }
-#: The same in the kernel of an operator, where graphs know results as contiguous.
+#: The same in the kernel of an operator.
 _SEEN = *_CLASSES, _ALL, _ALL, torch.from_numpy, tensor, *_PYTORCH
 
 

@@ -107,7 +107,7 @@ class Signature:
         like = args[self.values]
         core = d.layout.output.replace("n", "") if step else d.layout.output
         shape = (*lead, *(sizes[x] for x in core))
-        if d.keeps_strides and like.shape == torch.Size(shape):
+        if like.shape == torch.Size(shape) and not step:
             # (batch, tokens, heads, m) transposed is transposed back without a copy
             o = torch.empty_like(like)
         else:
@@ -132,9 +132,12 @@ class Signature:
         args = args[self.cotangents(args) :]
         states = list(args[self.end :])
         if any(x is None for x in states):  # zeros, whose gradient has all leading axes
-            full = self.fake(*args)[1:]
-            states = [y if x is None else x for x, y in zip(states, full, strict=True)]
-        return tuple(
-            conversions.nothing() if x is None else x.new_empty(x.shape)
-            for x in (*args[: self.count], *states)
-        )
+            zeros = dict(zip(self.fields, self.fake(*args)[1:], strict=False))
+            if self.mapped:
+                zeros["log_scale"] = None  # it is included in the gradient of z
+            states = [
+                zeros[name] if x is None else x for name, x in zip(self.fields, states, strict=True)
+            ]
+        found = [None if x is None else torch.empty_like(x) for x in args[: self.count]]
+        found += [None if x is None else x.new_empty(x.shape) for x in states]
+        return tuple(conversions.nothing() if x is None else x for x in found)
