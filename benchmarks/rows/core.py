@@ -28,11 +28,14 @@ def long_sequence(heads: int, n: int, d: int, short: int) -> Calls:
     return Calls(causal(arrays), causal(cut), tokens=(heads * n, heads * short))
 
 
-def layout(heads: int, n: int, d: int) -> Calls:
+def layout(backward: bool, heads: int, n: int, d: int) -> Calls:
     """A (B, H, N, d) view of (B, N, H, d) arrays against the contiguous form."""
     packed = [draw(heads, n, d)[x] for x in ("q", "k", "v", "grad_out")]
     views = [np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1) for x in packed]
-    calls = (partial(linattn.causal, *x[:3], out=x[3]) for x in (views, packed))
+    calls = (
+        partial(linattn.causal_backward, *x) if backward else causal(x[:3])
+        for x in (views, packed)
+    )
     return Calls(*calls, tokens=(heads * n,) * 2)
 
 
@@ -71,7 +74,8 @@ ROWS = [
     *(Row(f"{name}_backward / {name}", partial(backward, name, False), goal=3.0)
       for name in ("causal", "noncausal")),
     Row("causal a token, N = 131,072 / 16,384", long_sequence, (8, 131072, 64, 16384), goal=1.15),
-    Row("causal, (B, N, H, d) view / contiguous (B, H, N, d)", layout, goal=1.15),
+    *(Row(f"causal{suffix}, (B, N, H, d) view / contiguous (B, H, N, d)",
+          partial(layout, bool(suffix)), goal=1.15) for suffix in ("", "_backward")),
     *(Row(f"timing experiment, N = {n:,}: Q (K^T V) in NumPy / {name}", partial(experiment, name),
           (n, 500), goal=goal, least=True, threads=CORES)
       for n in (10_000, 20_000) for name, goal in (("noncausal", 1.25), ("causal", 1.0))),

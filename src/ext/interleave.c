@@ -7,8 +7,9 @@
  * contiguous heads.  By slices, memory is read in order: each head prefetches its share
  * of the rows of all, for their next slices.  The slices before those would evict these
  * rows from the first-level cache, so they go to the second-level one alone, unless the
- * heads' scratch fills it.  A head keeps its state in its own scratch and computes the
- * same operations in the same order, so no bit changes. */
+ * heads' scratch fills it: then this gains in gradients, whose slices take longer.  A
+ * head keeps its state in its own scratch and computes the same operations in the same
+ * order, so no bit changes. */
 #include "../kernel/vectors/fetch.h"
 #include "job.h"
 
@@ -85,7 +86,9 @@ run_interleaved(void *arg, size_t item, int lane)
     const ptrdiff_t left = job->last - group;
     const ptrdiff_t heads = left < job->group ? left : job->group;
     const size_t held = (size_t)heads * job->scratch.bytes;
-    struct la_fetch ahead = {.heads = heads, .second = held <= LA_INTERLEAVE_SCRATCH};
+    const int gradient = job->by_id[LA_AT_grad_out] != NULL;
+    struct la_fetch ahead = {.heads = heads,
+                             .second = gradient || held <= LA_INTERLEAVE_SCRATCH};
     struct interleaved heads_now[LA_INTERLEAVE_HEADS];
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;

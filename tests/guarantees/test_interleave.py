@@ -7,6 +7,7 @@ from states import assert_same, flat
 from table import ATTENTION
 
 import linattn
+from linattn import ufuncs
 
 #: So far apart that their rows leave the caches, not whole chunks, heads that do not part evenly.
 B, H, N, D = 2, 7, 611, 64
@@ -61,3 +62,42 @@ def test_noncausal(threads, keys, lengths):
         found = linattn.noncausal(*map(woven, (q, k, v)), out=out, **given)
         assert found is out
         assert_same(found, expected, f"{count} threads")
+
+
+def assert_same_gradients(threads, name, operands, *rest):
+    gufunc = getattr(ufuncs, name)
+    expected = gufunc(*operands, *rest)
+    for count in (1, 2, 3):
+        threads(count)
+        out = tuple(np.full_like(x, np.nan) for x in expected)
+        out = tuple(woven(x) if x.ndim == 4 and x.shape[1] == H else x for x in out)
+        assert_same(gufunc(*map(woven, operands), *rest, out=out), expected, f"{count} threads")
+
+
+@pytest.mark.parametrize("suffix", ["", "_sum"])
+@pytest.mark.parametrize("keys", [N, 5, 0])
+def test_gradients_of_noncausal(threads, keys, suffix):
+    """They pass over the keys, the queries, and the keys again."""
+    rng = np.random.default_rng(1)
+    draw = lambda n: rng.standard_normal((B, H, n, D), dtype="float32")  # noqa: E731
+    operands = draw(N), draw(keys), draw(keys), draw(N)
+    numbers = (1.0, 1e-6) if suffix == "" else (1.0,)
+    assert_same_gradients(threads, f"noncausal_backward_elu{suffix}", operands, *numbers)
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("float32", N), ("float32", 1040), ("float16", 1250)])
+@pytest.mark.parametrize("suffix", ["", "_sum"])
+def test_gradients_of_causal(threads, dtype, n, suffix):
+    """They pass over the tokens forwards, then in reverse, whose first chunk may be short; from and
+    to states, and over tokens without a key, too."""
+    rng = np.random.default_rng(2)
+    operands = [rng.standard_normal((B, H, n, D), dtype="float32").astype(dtype) for _ in range(4)]
+    numbers = (1.0, 1e-6) if suffix == "" else (1.0,)
+    assert_same_gradients(threads, f"causal_backward_elu{suffix}", operands, *numbers)
+    wide = np.result_type(dtype, "float32")
+    s, z = (rng.standard_normal((B, H, 1, D, D)[: 5 - i]).astype(wide) for i in range(2))
+    states = (s, abs(z), -s, z) if suffix == "" else (s, -s)
+    for keys in (n, n - 300):
+        whole = [0], [n], np.full((B, 1, 1), keys)
+        rest = *numbers, *whole, *states
+        assert_same_gradients(threads, f"causal_state_backward_elu{suffix}", operands, *rest)

@@ -161,19 +161,20 @@ noncausal_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Computes dq, R (in s) and the sum of w_i a_i (in rz); t holds S^T. */
+/* Computes dq, R (in s) and the sum of w_i a_i (in rz), from S in s; t holds S^T. */
 static int
 noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x)
 {
     const struct noncausal_scratch *r = &x->forward;
-    struct la_fetch ahead = {0};
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
+    ptrdiff_t i = slice_begin(h);
     struct sweep u = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
         .o = x->da,
         .s = x->t,
-        .ahead = &ahead,
+        .ahead = ahead,
     };
     struct sweep sum = {
         .K = h->d,
@@ -181,18 +182,21 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .b = r->a,
         .v = r->v,
         .s = r->s,
-        .ahead = &ahead,
+        .ahead = ahead,
         .pairs = {.panels = r->panels},
     };
-    clear(r->s, state_size(h->d, h->m));
-    compensate(&sum, r->lost, h->n, r->rows);
-    clear(x->rz, r->a.ld);
-    clear(r->z_lost, r->a.ld);
-    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+    compensate_from(&sum, r->lost, h->n, r->rows, i);
+    if (i == 0) {
+        transpose_state(x->t, r->s, h->d, h->m);
+        clear(r->s, state_size(h->d, h->m));
+        clear(x->rz, r->a.ld);
+        clear(r->z_lost, r->a.ld);
+    }
+    for (; i < slice_end(h, h->n); i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
+        const struct span t = span(i, r->rows, i + r->rows, h->n, ahead);
         u.rows = sum.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
         load_plain(r->v, &h->grad_out, t, h->m);
@@ -212,22 +216,24 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
             add_weighted(x->rz, r->z_lost, r->a, x->w, t.rows);
         }
     }
+    ends_pass(h, i, h->n);
     return 0;
 }
 
-/* dk and dv, from R in s and R^T in t. */
+/* dk and dv, from R in s; t holds R^T. */
 static int
 noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *x)
 {
     const struct noncausal_scratch *r = &x->forward;
-    struct la_fetch ahead = {0};
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
+    ptrdiff_t j = slice_begin(h);
     struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->a,
         .o = x->dv,
         .s = r->s,
-        .ahead = &ahead,
+        .ahead = ahead,
     };
     struct sweep db = {
         .K = h->m,
@@ -236,13 +242,16 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
         .o = x->da,
         .s = x->t,
         .bias = x->rz,
-        .ahead = &ahead,
+        .ahead = ahead,
     };
-    for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
+    if (j == 0) {
+        transpose_state(x->t, r->s, h->d, h->m);
+    }
+    for (; j < slice_end(h, h->s); j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(j, r->rows, j + r->rows, h->s, &ahead);
+        const struct span t = span(j, r->rows, j + r->rows, h->s, ahead);
         dv.rows = db.rows = t.rows;
         load_keys(h, t, r->a, r->v);
         look_ahead(&h->dk, t, h->d);
@@ -255,6 +264,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
         store_rows(&h->dk, t, h->d, x->da, NULL);
         store_rows(&h->dv, t, h->m, x->dv, NULL);
     }
+    ends_last_pass(h, j, h->s);
     return 0;
 }
 
@@ -263,15 +273,9 @@ run_noncausal_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct noncausal_backward_scratch x = noncausal_backward_carve(h, &arena);
-    if (sum_keys(h, &x.forward)) {
-        return 1;
-    }
-    transpose_state(x.t, x.forward.s, h->d, h->m);
-    if (noncausal_dq(h, &x)) {
-        return 1;
-    }
-    transpose_state(x.t, x.forward.s, h->d, h->m);
-    return noncausal_dkv(h, &x);
+    return (in_pass(h, 0) && sum_keys(h, &x.forward)) ||
+           (in_pass(h, 1) && noncausal_dq(h, &x)) ||
+           (in_pass(h, 2) && noncausal_dkv(h, &x));
 }
 
 #endif

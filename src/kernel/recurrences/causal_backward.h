@@ -215,27 +215,31 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *all)
 {
     const struct causal_gradient *r = &all->chunk;
     const struct la_array s0_transposed = transposed(h->s0);
-    struct la_fetch ahead = {0};
-    struct sweep c = sweep_of_queries(h, r, &ahead);
+    struct la_fetch own = {0};
+    struct sweep c = sweep_of_queries(h, r, slice_fetch(h, &own));
+    ptrdiff_t i = slice_begin(h);
     c.s = r->t;
     c.held = r->held;
     forget_pairs(&c);
-    load_state(c.s, &s0_transposed, h->m, h->d);
-    compensate(&c, all->rates.lost, h->n, rows_in_block(h, r->rows));
-    load_vector(r->z, &h->z0, h->d);
-    clear(r->z_lost, r->a.ld);
+    compensate_from(&c, all->rates.lost, h->n, rows_in_block(h, r->rows), i);
+    if (i == 0) {
+        load_state(c.s, &s0_transposed, h->m, h->d);
+        load_vector(r->z, &h->z0, h->d);
+        clear(r->z_lost, r->a.ld);
+    }
     const int keyless = no_keys(h, r->z);
     if (h->block > 0) {
         return causal_dq_blocks(h, all, &c, keyless);
     }
-    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+    for (; i < slice_end(h, h->n); i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
+        const struct span t = span(i, r->rows, i + r->rows, h->n, c.ahead);
         load_keys(h, t, r->b, r->v);
         causal_queries(h, r, &all->rates, i, &c, t, LA_READ | LA_WRITE, keyless);
     }
+    ends_pass(h, i, h->n);
     return 0;
 }
 
@@ -340,37 +344,44 @@ static int
 causal_dkv(const struct la_head *h, const struct causal_backward_scratch *all)
 {
     const struct causal_gradient *r = &all->chunk;
-    struct la_fetch ahead = {0};
-    struct sweep dv = sweep_of_values(h, r, &ahead), db = sweep_of_keys(h, r, &ahead);
+    struct la_fetch own = {0}, *ahead = slice_fetch(h, &own);
+    struct sweep dv = sweep_of_values(h, r, ahead), db = sweep_of_keys(h, r, ahead);
+    const ptrdiff_t done = slice_begin(h);
     dv.s = all->s;
     dv.held = r->held;
     forget_pairs(&dv);
     db.bias = r->z;
-    load_state(all->s, &h->grad_s, h->d, h->m);
-    transpose_state(r->t, all->s, h->d, h->m);
-    compensate(&dv, all->rates.lost, h->n, rows_in_block(h, r->rows));
-    load_vector(r->z, &h->grad_z, h->d);
-    clear(r->z_lost, r->a.ld);
+    compensate_from(&dv, all->rates.lost, h->n, rows_in_block(h, r->rows), done);
+    if (done == 0) {
+        load_state(all->s, &h->grad_s, h->d, h->m);
+        transpose_state(r->t, all->s, h->d, h->m);
+        load_vector(r->z, &h->grad_z, h->d);
+        clear(r->z_lost, r->a.ld);
+    }
     if (h->block > 0 && causal_dkv_blocks(h, all, &dv, &db)) {
         return 1;
     }
-    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows;
-         h->block == 0 && i >= 0 && h->n > 0; i -= r->rows) {
+    const ptrdiff_t last = h->n - slice_end(h, h->n);
+    ptrdiff_t begin = h->block > 0 ? 0 : h->n - done;
+    while (begin > last) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
+        begin = (begin - 1) / r->rows * r->rows;
+        const struct span t = span(begin, r->rows, begin - r->rows, h->n, ahead);
         load_causal_readers(h, &all->rates, r->a, r->grad_out, t);
         load_keys(h, t, r->b, r->v);
         causal_values(h, r, &dv, t, LA_READ | LA_WRITE);
         causal_keys(h, r, &all->rates, &db, t);
         if (h->normalize) {
-            add_weighted(r->z, r->z_lost, r->a, all->rates.w + i, t.rows);
+            add_weighted(r->z, r->z_lost, r->a, all->rates.w + begin, t.rows);
         }
         transpose_state(r->t, all->s, h->d, h->m);
     }
-    store_state(&h->ds0, all->s, h->d, h->m);
-    store_vector(&h->dz0, r->z, h->d);
+    if (ends_last_pass(h, h->n - begin, h->n)) {
+        store_state(&h->ds0, all->s, h->d, h->m);
+        store_vector(&h->dz0, r->z, h->d);
+    }
     return 0;
 }
 
@@ -379,7 +390,7 @@ run_causal_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct causal_backward_scratch r = causal_backward_carve(h, &arena);
-    return causal_dq(h, &r) || causal_dkv(h, &r);
+    return (in_pass(h, 0) && causal_dq(h, &r)) || (in_pass(h, 1) && causal_dkv(h, &r));
 }
 
 #endif
