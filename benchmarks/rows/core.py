@@ -33,8 +33,7 @@ def layout(backward: bool, heads: int, n: int, d: int) -> Calls:
     packed = [draw(heads, n, d)[x] for x in ("q", "k", "v", "grad_out")]
     views = [np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1) for x in packed]
     calls = (
-        partial(linattn.causal_backward, *x) if backward else causal(x[:3])
-        for x in (views, packed)
+        partial(linattn.causal_backward, *x) if backward else causal(x[:3]) for x in (views, packed)
     )
     return Calls(*calls, tokens=(heads * n,) * 2)
 

@@ -172,6 +172,7 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
         .taps = taps,
     };
     convolve(&c, rows, round_up(p->cols, VL), ahead);
+    ptrdiff_t early = 0; /* rows of tokens before 0 */
     for (ptrdiff_t k = 0; k < rows; k++) {
         const ptrdiff_t token = from + k, final = token - (h->n - h->d);
         const struct block row = block_at(dx, k, 0);
@@ -180,13 +181,13 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
             vstore(&row.x[j],
                    vload(&row.x[j]) + load_at(&p->grad_s, final, j, p->cols));
         }
-        if (token >= 0) {
-            store_rows(&p->dx, rows_from(token, 1), p->cols, row, NULL);
-        }
-        else if (p->ds0.data != NULL && h->d + token >= 0) { /* d may be smaller */
+        early += token < 0;
+        if (token < 0 && p->ds0.data != NULL && h->d + token >= 0) { /* d may be less */
             store_rows(&p->ds0, rows_from(h->d + token, 1), p->cols, row, NULL);
         }
     }
+    store_rows(&p->dx, rows_from(from + early, rows - early), p->cols,
+               block_at(dx, early, 0), NULL);
 }
 
 static int

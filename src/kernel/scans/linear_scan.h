@@ -15,9 +15,7 @@
 #include "../tiles/complex_vector.h"
 #include "scan.h"
 
-/* What a scan does, its rule: of factors or their logarithms, of real or complex
- * numbers.
- */
+/* What a scan does, its rule: of factors or logarithms, of real or complex numbers. */
 enum { SCAN_LOG = 1, SCAN_COMPLEX = 2 };
 
 /* What `call` does with `rule` a constant. */
@@ -59,12 +57,29 @@ all_columns(const struct la_head *h)
     return h->a.type == LA_COMPLEX ? 2 * h->m : h->m;
 }
 
-/* Columns of the widest panel. */
+/* Whether the tokens of a column lie nearer to each other than columns do. */
+INLINE int
+has_near_tokens(const struct la_head *h)
+{
+    const ptrdiff_t rs = h->x.rs, cs = h->x.cs;
+    return !by_rows(&h->x) && (rs < 0 ? -rs : rs) < (cs < 0 ? -cs : cs);
+}
+
+/* Columns of the widest panel: few of such columns, for many tokens, as the lines of
+ * more would not stay in the cache until the next tokens. */
 INLINE ptrdiff_t
 panel_columns(const struct la_head *h)
 {
     const ptrdiff_t all = all_columns(h);
-    return all < LA_LINEAR_COLS ? all : LA_LINEAR_COLS;
+    const ptrdiff_t most = has_near_tokens(h) ? LA_SCAN_CHANNELS : LA_LINEAR_COLS;
+    return all < most ? all : most;
+}
+
+/* Tokens of a block that is copied. */
+INLINE ptrdiff_t
+copied_rows(const struct la_head *h)
+{
+    return has_near_tokens(h) ? LA_SCAN_COLUMN_ROWS : LA_SCAN_ROWS;
 }
 
 static struct linear_scan_scratch
@@ -83,7 +98,7 @@ take_linear(const struct la_head *h, struct arena *arena, ptrdiff_t most)
 static struct linear_scan_scratch
 linear_scan_carve(const struct la_head *h, struct arena *arena)
 {
-    return take_linear(h, arena, LA_SCAN_ROWS);
+    return take_linear(h, arena, copied_rows(h));
 }
 
 /* Columns of the panel from `col` on: whole vectors, or those of the last in part; with
@@ -91,7 +106,7 @@ linear_scan_carve(const struct la_head *h, struct arena *arena)
 INLINE ptrdiff_t
 linear_cols(const struct la_head *h, ptrdiff_t col, int stream)
 {
-    const ptrdiff_t cols = scan_cols(h, col, LA_LINEAR_COLS);
+    const ptrdiff_t cols = scan_cols(h, col, panel_columns(h));
     return cols > VL && !stream ? cols / VL * VL : cols;
 }
 
@@ -319,7 +334,7 @@ linear_rows(const struct la_head *h, int rule)
     const int in_place = lies_as_block(&h->a) && lies_as_block(&h->x) &&
                          lies_as_block(&h->y) && !h->large &&
                          rule != (SCAN_COMPLEX | SCAN_LOG);
-    return in_place && h->m < VL ? LA_LINEAR_ROWS : LA_SCAN_ROWS;
+    return in_place && h->m < VL ? LA_LINEAR_ROWS : copied_rows(h);
 }
 
 /* h: in order.  Not inlined, which is faster by some hundredths. */

@@ -24,7 +24,8 @@ struct linear_scan_backward_scratch {
 static struct linear_scan_backward_scratch
 linear_scan_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = scan_interval(h->n);
+    const ptrdiff_t interval = scan_interval(h->n), copied = copied_rows(h);
+    const ptrdiff_t rows = interval > copied ? interval : copied;
     struct linear_scan_backward_scratch r = {.rows = rows};
     r.scan = take_linear(h, arena, rows);
     r.dx = take_block(arena, rows, panel_columns(h));
