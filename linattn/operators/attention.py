@@ -72,7 +72,8 @@ def causal_backward() -> None:
     Notes
     -----
     About 10 n d m floating-point operations per head.  Memory beyond the arrays: 3 d m
-    numbers per thread, and three numbers per token of each head in progress.
+    numbers, and three numbers per token, of each head in progress: one per thread, or up to
+    eight if their rows alternate in memory.
 
     For very large inputs and inputs far below 0, see the notes of `causal`.
 
@@ -142,7 +143,7 @@ def noncausal_backward() -> None:
     Notes
     -----
     About (6 n + 4 s) d m floating-point operations per head.  Memory beyond the arrays:
-    2 d m numbers per thread.
+    2 d m numbers of each head in progress, as of `causal_backward`.
 
     For very large inputs and inputs far below 0, see the notes of `causal`.
 
