@@ -7,9 +7,9 @@
  * contiguous heads.  By slices, memory is read in order: each head prefetches its share
  * of the rows of all, for their next slices.  The slices before those would evict these
  * rows from the first-level cache, so they go to the second-level one alone, unless the
- * heads' scratch fills it: then this gains in gradients, whose slices take longer.  A
- * head keeps its state in its own scratch and computes the same operations in the same
- * order, so no bit changes. */
+ * heads' scratch fills that; those of gradients always do, as their slices take longer.
+ * A head keeps its state in its own scratch and computes the same operations in the
+ * same order, so no bit changes. */
 #include "../kernel/vectors/fetch.h"
 #include "job.h"
 

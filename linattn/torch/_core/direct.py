@@ -42,20 +42,15 @@ _ALL = DTYPES | COMPLEX
 _REAL = {x: y for x, y in DTYPES.items() if x in REAL}
 _CLASSES = PLAIN, getattr(Tensor, "__dlpack_c_exchange_api__", None)
 _PYTORCH = private.increment_version, torch.get_num_threads
-#: What tensors are to the C code, by whether operands may be complex.
-_LENT = {
-    complex_too: (
-        *_CLASSES,
-        _REAL | (COMPLEX if complex_too else {}),
-        _ALL,
-        torch.from_numpy,
-        tensor,
-        *_PYTORCH,
-    )
-    for complex_too in (False, True)
-}
-#: The same in the kernel of an operator.
-_SEEN = *_CLASSES, _ALL, _ALL, torch.from_numpy, tensor, *_PYTORCH
+
+
+def _lent(operands: dict[torch.dtype, np.dtype[Any]]) -> tuple[Any, ...]:
+    """What tensors are to the C code, from the dtypes that operands may have."""
+    return *_CLASSES, operands, _ALL, torch.from_numpy, tensor, *_PYTORCH
+
+
+_LENT = {False: _lent(_REAL), True: _lent(_REAL | COMPLEX)}  #: by whether they may be complex
+_SEEN = _lent(_ALL)  #: in the kernel of an operator
 
 
 def direct(

@@ -30,9 +30,6 @@ from .library import Operator, name_of
 from .signature import LOST
 from .traced import Traced
 
-#: What states are given or asked for by; results are contiguous then.
-_POOLED = frozenset(("state_indices", "state_at"))
-
 
 class TensorOperator(Computation):
     """Forward and step of an operator on tensors, differentiable."""
@@ -241,8 +238,6 @@ class TensorOperator(Computation):
             return NotImplemented
         if like.requires_grad and torch.is_grad_enabled():
             return NotImplemented  # found sooner than by lending all
-        if function is self.forward_of and not (like.is_contiguous() or _POOLED & given.keys()):
-            return NotImplemented  # the result is to have the same strides
         phi = options.get("feature_map", "identity")
         if not (type(phi) is str and phi in MAPS):
             return NotImplemented
