@@ -8,6 +8,7 @@ from torch_cases import one_token
 
 import linattn
 import linattn.torch as la
+from linattn._core.gufuncs import internal_ufuncs
 from linattn.torch import feature_maps as maps
 from linattn.torch.fla import _lent
 
@@ -288,3 +289,15 @@ def test_states_are_told_from_shared_ones_whoever_watches_the_interpreter():
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(breaks, fullgraph=True, backend="eager")(torch.ones(2))
     assert held() == expected
+
+
+def test_a_step_of_the_convolution_before_any_other():
+    """Graphs cannot make its gufunc, which is made on first use."""
+    x, weight, state = torch.randn(2, 6), torch.randn(6, 4), torch.randn(2, 6, 3)
+
+    def step(state):
+        return la.causal_conv1d_step(x, weight, state, in_place=True)[0]
+
+    expected = step(state.clone())
+    internal_ufuncs.pop("_causal_conv1d_step", None)
+    assert_same((torch.compile(step, fullgraph=True, backend="aot_eager")(state), expected))

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..._core.gufuncs import internal_ufuncs
 from .direct import update
 from .operator import OPERATORS
 
@@ -44,7 +43,7 @@ def moved_on(
     if silu is None:
         return NotImplemented
     inputs = (x, weight, silu) if bias is None else (x, weight, bias, silu)
-    return update(internal_ufuncs[_GUFUNCS[bias is not None]], inputs, (state,), rows)
+    return update(_GUFUNCS[bias is not None], inputs, (state,), rows)
 
 
 def _fit(state: Any, weight: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._core.gufuncs import internal_ufuncs
 from ..._linattn import (
     tensor_array,
     tensor_call,
@@ -69,9 +70,7 @@ def direct(
     )  # fmt: skip
 
 
-def update(
-    gufunc: np.ufunc, inputs: tuple[Any, ...], states: tuple[Any, ...], indices: Any = None
-) -> Any:
+def update(name: str, inputs: tuple[Any, ...], states: tuple[Any, ...], indices: Any = None) -> Any:
     """The result of a step's gufunc, which updates states, or rows of them: tensors.
 
     NotImplemented, with nothing written, if PyTorch has to see the call, or if anything needs a
@@ -79,6 +78,7 @@ def update(
     """
     if torch.compiler.is_compiling() or private.is_watched():
         return NotImplemented
+    gufunc = internal_ufuncs[name]  # makes it, which graphs cannot
     return tensor_update(
         _LENT[False], torch.is_grad_enabled(), gufunc, inputs, states, indices
     )  # fmt: skip
