@@ -17,8 +17,8 @@ except ImportError:
 
 DTYPES = [np.float32, np.float64, np.float16, bfloat16]
 WIDTHS = [*range(1, 19), 23, 31, 33]
-#: By rows with NaN beside them, by columns, and neither.
-SOME_LAYOUTS = ["padded_rows", "features_first", "all_backwards"]
+#: By rows with NaN beside them, by columns in either order, and neither.
+SOME_LAYOUTS = ["padded_rows", "features_first", "features_first_backwards", "all_backwards"]
 
 across_sets = pytest.mark.parametrize("name", ISAS)
 across_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["f4", "f8", "f2", "bf16"])

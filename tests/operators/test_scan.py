@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bounds import close
+from layouts import LAYOUTS
 from slow import looped, slow
 from states import flat
 from table import ALL
@@ -165,18 +166,20 @@ def test_results_larger_than_the_caches(sizes, dtype, reverse):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "c8"])
 @looped(log=[False, True], reverse=[False, True], m=[1, 37], bounds=[[0, 300], [0, 5, 160, 300]])
 def test_tokens_side_by_side(dtype, log, reverse, m, bounds):
-    """Where tokens of a column are neighbours, blocks are narrow and long; no bit changes."""
+    """Where tokens of a column are neighbours, in either order, blocks are narrow and long; no bit
+    changes."""
     rng = np.random.default_rng(0)
     draw = lambda: rng.standard_normal((3, 300, m)).astype(dtype)  # noqa: E731
     a, x, grad = -abs(draw()), draw(), draw()
     start = State(rng.standard_normal((3, len(bounds) - 1, m)).astype(np.result_type(dtype, "f4")))
     how = {"log": log, "reverse": reverse, "cu_seqlens": bounds, "initial_state": start}
-    columns = [y.mT.copy().mT for y in (a, x, grad)]
     for name, given in (("linear_scan", 2), ("linear_scan_backward", 3)):
-        scan = getattr(linattn, name)
-        found, expected = scan(*columns[:given], **how), scan(*(a, x, grad)[:given], **how)
-        for y, z in zip(flat(found), flat(expected), strict=True):
-            np.testing.assert_array_equal(y, z, strict=True)
+        scan, operands = getattr(linattn, name), (a, x, grad)[:given]
+        expected = flat(scan(*operands, **how))
+        for layout in "features_first", "features_first_backwards":
+            found = flat(scan(*map(LAYOUTS[layout], operands), **how))
+            for y, z in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(y, z, strict=True)
 
 
 def test_infinite_inputs():

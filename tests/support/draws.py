@@ -26,7 +26,10 @@ LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 TWINS = selftest.OPERATORS
-ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
+#: Layouts of matrices.
+ROWS = {
+    "fortran", "features_first", "features_first_backwards", "every_second_row", "rows_backwards",
+}  # fmt: skip
 
 
 def working(dtype: np.dtype) -> np.dtype:

@@ -20,6 +20,13 @@ by_columns(const struct la_array *x)
     return x->rs == size_of(x->type) && !by_rows(x);
 }
 
+/* The same, where the rows of a column may also follow one another backwards. */
+INLINE int
+along_columns(const struct la_array *x)
+{
+    return by_columns(x) || (x->rs == -size_of(x->type) && !by_rows(x));
+}
+
 /* Runs `call` with `type` a compile-time constant: a test for every vector would cost
  * as much as the vector. */
 #define LA_BY_TYPE(type_of, call)                                                      \

@@ -38,14 +38,32 @@ rows_from(ptrdiff_t first, ptrdiff_t rows)
     return (struct span){first, rows, first, NULL};
 }
 
+/* Rows t of x, along columns, from the lowest address on. */
+INLINE struct la_array
+upwards(const struct la_array *x, struct span t)
+{
+    const ptrdiff_t lowest = x->rs < 0 ? t.first + t.rows - 1 : t.first;
+    struct la_array y = shifted(x, lowest * x->rs);
+    y.rs = x->rs < 0 ? -x->rs : x->rs;
+    return y;
+}
+
+/* `rows` rows of a block, in the order of those of `upwards`. */
+INLINE struct block
+in_order_of(const struct la_array *x, struct block rows, ptrdiff_t count)
+{
+    return x->rs < 0 ? (struct block){rows.x + (count - 1) * rows.ld, -rows.ld} : rows;
+}
+
 /* Queues the rows of x that are needed after t for prefetching.  Of interleaved heads,
  * each queues its share of the rows of all, which lie side by side. */
 INLINE void
 look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
 {
     const char *next = x->data + t.next * x->rs;
-    if (by_columns(x)) {
-        la_fetch_later(t.ahead, next, x->cs, t.rows * x->rs, cols);
+    if (along_columns(x)) {
+        const struct la_array rows = upwards(x, rows_from(t.next, t.rows));
+        la_fetch_later(t.ahead, rows.data, x->cs, t.rows * rows.rs, cols);
     }
     else if (t.ahead == NULL || t.ahead->heads == 0 || x->step >= x->rs) {
         la_fetch_later(t.ahead, next, x->rs, cols * x->cs, t.rows);
@@ -128,9 +146,10 @@ load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t
         LA_BY_TYPE(x->type, load_by_rows(dst, x, t, cols, map_identity, type));
         return;
     }
-    if (by_columns(x)) {
-        const struct la_array some = shifted(x, t.first * x->rs);
-        LA_BY_TYPE(x->type, load_by_columns(dst, &some, t.rows, cols, type));
+    if (along_columns(x)) {
+        const struct la_array from = upwards(x, t);
+        const struct block to = in_order_of(x, dst, t.rows);
+        LA_BY_TYPE(x->type, load_by_columns(to, dst.ld, &from, t.rows, cols, type));
         return;
     }
     LA_BY_TYPE(x->type, load_by_numbers(dst, x, t, cols, type));
@@ -228,20 +247,22 @@ store_by_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bl
     }
 }
 
-/* store_by_rows for x by columns: square blocks, transposed in registers. */
+/* The first `count` rows of x, by columns, = src, each times its factor, if given:
+ * square blocks, transposed in registers. */
 INLINE void
-store_by_columns(const struct la_array *x, struct span t, ptrdiff_t cols,
-                 struct block src, const T *factor, const enum la_type type)
+store_by_columns(const struct la_array *x, ptrdiff_t count, ptrdiff_t cols,
+                 struct block src, struct block factor, const enum la_type type)
 {
-    for (ptrdiff_t i = 0; i < t.rows; i += VL) {
-        const ptrdiff_t rows = t.rows - i < VL ? t.rows - i : VL;
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        const ptrdiff_t rows = count - i < VL ? count - i : VL;
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            char *dst = x->data + (t.first + i) * x->rs + j * x->cs;
+            char *dst = x->data + i * x->rs + j * x->cs;
             vec y[VL];
             LA_EACH(r, VL) {
                 y[r] = (vec){0};
                 if (r < rows) {
-                    const vec scale = vset1(factor ? factor[i + r] : 1);
+                    const vec scale =
+                        vset1(factor.x ? factor.x[(i + r) * factor.ld] : 1);
                     y[r] = vload(&src.x[(i + r) * src.ld + j]) * scale;
                 }
             }
@@ -279,8 +300,12 @@ store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block
     if (by_rows(x)) {
         LA_BY_TYPE(x->type, store_by_rows(x, t, cols, src, factor, type));
     }
-    else if (by_columns(x)) {
-        LA_BY_TYPE(x->type, store_by_columns(x, t, cols, src, factor, type));
+    else if (along_columns(x)) {
+        const struct la_array to = upwards(x, t);
+        const struct block from = in_order_of(x, src, t.rows);
+        struct block by = {(T *)factor, 1};
+        by = factor != NULL ? in_order_of(x, by, t.rows) : by;
+        LA_BY_TYPE(x->type, store_by_columns(&to, t.rows, cols, from, by, type));
     }
     else {
         LA_BY_TYPE(x->type, store_by_numbers(x, t, cols, src, factor, type));

@@ -60,11 +60,11 @@ load_square_blocks(struct block dst, ptrdiff_t padded, const struct la_array *x,
     }
 }
 
-/* dst = the first `rows` rows of x, x by columns.  Two or four rows whose columns lie
- * without gaps take fewer instructions. */
+/* dst = the first `rows` rows of x, x by columns; as above.  Two or four rows whose
+ * columns lie without gaps take fewer instructions. */
 INLINE void
-load_by_columns(struct block dst, const struct la_array *x, ptrdiff_t rows,
-                ptrdiff_t cols, const enum la_type type)
+load_by_columns(struct block dst, ptrdiff_t padded, const struct la_array *x,
+                ptrdiff_t rows, ptrdiff_t cols, const enum la_type type)
 {
     ptrdiff_t whole = 0;
     if (x->cs == rows * size_of(type) && (rows == 2 || rows == 4)) {
@@ -77,7 +77,7 @@ load_by_columns(struct block dst, const struct la_array *x, ptrdiff_t rows,
         }
     }
     const struct la_array rest = shifted(x, whole * x->cs);
-    load_square_blocks((struct block){dst.x + whole, dst.ld}, dst.ld - whole, &rest,
+    load_square_blocks((struct block){dst.x + whole, dst.ld}, padded - whole, &rest,
                        rows, cols - whole, type);
 }
 
