@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from conv_cases import ACTIVATIONS, DTYPES, make
 from isas import ISAS
-from layouts import features_first
+from layouts import LAYOUTS, features_first
 
 import linattn
+from linattn import _linattn
 
 
 def spread(x):
@@ -77,6 +78,35 @@ def test_orders_of_axes_change_no_bit(dtype):
             out = memory.reshape(x.swapaxes(-1, -out_axes).shape).swapaxes(-1, -out_axes)
             linattn.causal_conv1d(turned, weight, b, out=out, **options)
             np.testing.assert_array_equal(out, expected)
+
+
+@pytest.fixture
+def poisoned():
+    """Scratch is filled, and a call that needs more than was measured is an error."""
+    _linattn.poison_scratch(0xFF)
+    yield
+    _linattn.poison_scratch(0)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
+def test_gradients_in_any_order_of_axes(dtype):
+    """Of short sequences among long ones, too."""
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    wide = np.promote_types(dtype, np.float32)
+    turned = [np.array, LAYOUTS["features_first"], LAYOUTS["features_first_backwards"]]
+    for n, c, w in ((9, 129, 4), (300, 530, 3), (145, 33, 9), (300, 17, 1)):
+        x, weight, b, g, *_ = make(n, c, w, lead=(), dtype=dtype)
+        bounds = [0, 1, 1, n // 2, n]
+        state, grad = np.random.default_rng(0).standard_normal((2, 4, c, w - 1))
+        options = {"activation": "silu", "cu_seqlens": bounds}
+        options |= {"initial_state": state.astype(wide), "grad_state": grad.astype(wide)}
+        expected = linattn.causal_conv1d_backward(x, weight, g, b, **options)
+        for of_x, of_g in product(turned, turned):
+            found = linattn.causal_conv1d_backward(of_x(x), weight, of_g(g), b, **options)
+            for y, z in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(y, z, strict=True)
 
 
 def test_nan_stays_nan_in_bfloat16():

@@ -43,18 +43,25 @@ panel_cols(const struct la_head *h, ptrdiff_t col)
     return h->m - col < LA_CONV_COLS ? h->m - col : LA_CONV_COLS;
 }
 
+/* For panels of `cols` channels. */
 static struct conv_scratch
-causal_conv1d_carve(const struct la_head *h, struct arena *arena)
+take_conv(const struct la_head *h, struct arena *arena, ptrdiff_t cols)
 {
     struct conv_scratch r;
-    r.x = take_block(arena, LA_CONV_ROWS + conv_taps(h) + MR, panel_cols(h, 0));
-    r.y = take_block(arena, LA_CONV_ROWS, panel_cols(h, 0));
+    r.x = take_block(arena, LA_CONV_ROWS + conv_taps(h) + MR, cols);
+    r.y = take_block(arena, LA_CONV_ROWS, cols);
     r.weight = take_block(arena, conv_taps(h) + MR, h->m);
     r.bias = take_block(arena, MR, h->m).x;
     r.channel = (struct block){take(arena, conv_taps(h) + 1, VL), VL};
     r.early = take_row(arena, CONV_EARLY_MAX + conv_taps(h) + VL);
     r.result = take_row(arena, CONV_EARLY_MAX);
     return r;
+}
+
+static struct conv_scratch
+causal_conv1d_carve(const struct la_head *h, struct arena *arena)
+{
+    return take_conv(h, arena, panel_cols(h, 0));
 }
 
 /* Channels [col, ...) of weights or of a state, (m,f) or (m,d), with a row per tap or

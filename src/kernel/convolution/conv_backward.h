@@ -19,11 +19,27 @@ struct conv_backward_scratch {
     T *zeros;
 };
 
+/* Whether the tokens of a channel are adjacent, in all arrays.  Panels are narrow then:
+ * the lines of many channels would lie in few sets of the caches. */
+INLINE int
+has_adjacent_tokens(const struct la_head *h)
+{
+    return along_columns(&h->x) && along_columns(&h->grad_out) && along_columns(&h->dx);
+}
+
+/* The number of channels of the panel at `col`. */
+INLINE ptrdiff_t
+gradient_cols(const struct la_head *h, ptrdiff_t col)
+{
+    const ptrdiff_t most = has_adjacent_tokens(h) ? LA_SCAN_CHANNELS : LA_CONV_COLS;
+    return h->m - col < most ? h->m - col : most;
+}
+
 static struct conv_backward_scratch
 causal_conv1d_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct conv_backward_scratch r = {.forward = causal_conv1d_carve(h, arena)};
-    const ptrdiff_t taps = conv_taps(h), cols = panel_cols(h, 0);
+    const ptrdiff_t taps = conv_taps(h), cols = gradient_cols(h, 0);
+    struct conv_backward_scratch r = {.forward = take_conv(h, arena, cols)};
     r.reversed = take_block(arena, taps, h->m);
     r.gp = take_block(arena, LA_CONV_ROWS + taps - 1, cols);
     r.dw = take_block(arena, taps + 1, cols); /* the last row is dbias */
@@ -211,7 +227,7 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
         const ptrdiff_t left = h->n - i, some = left < rows ? left : rows;
         if (some > 0) {
             const struct span t = span(i, some, i + some, h->n, &ahead);
-            if (left - some >= some) {
+            if (!has_adjacent_tokens(h) && left - some >= some) {
                 look_ahead(&p->x, t, p->cols);
                 look_ahead(&p->grad_out, t, p->cols);
                 look_ahead(&p->dx, t, p->cols);
@@ -242,11 +258,12 @@ run_causal_conv1d_backward(const struct la_head *h)
                r.forward.weight.x + (taps - 1 - k) * r.forward.weight.ld,
                (size_t)r.reversed.ld * sizeof(T));
     }
-    clear(r.zeros, row_step(panel_cols(h, 0)));
-    for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
+    clear(r.zeros, row_step(gradient_cols(h, 0)));
+    for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
+        cols = gradient_cols(h, col);
         const struct conv_columns p = {
             .col = col,
-            .cols = panel_cols(h, col),
+            .cols = cols,
             .x = shifted(&h->x, col * h->x.cs),
             .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
