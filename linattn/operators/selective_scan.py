@@ -91,8 +91,8 @@ def selective_scan_backward() -> None:
 
     Notes
     -----
-    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: about
-    sqrt(n) states of m r numbers a thread, and blocks of sqrt(n) tokens.
+    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: a state
+    of m r numbers a thread for every 24 tokens, but at most 4 sqrt(n), and blocks of as many tokens.
 
     References
     ----------

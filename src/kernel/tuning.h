@@ -84,8 +84,9 @@ enum {
      * while all rows of A are read.  Scores are summed in parts of KC vectors. */
     KC = 64,
 
-    LA_SCAN_COLS = 128,   /* channels of a block of the scans over tokens */
-    LA_SLSTM_TOKENS = 64, /* tokens of a sum of the gradient of sLSTM's R */
+    LA_SCAN_COLS = 128,     /* channels of a block of the scans over tokens */
+    LA_SELECTIVE_ROWS = 24, /* tokens of a block of selective_scan_backward, at least */
+    LA_SLSTM_TOKENS = 64,   /* tokens of a sum of the gradient of sLSTM's R */
     LA_CHANNEL_GROUPS = 8,
 };
 

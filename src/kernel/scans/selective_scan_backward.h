@@ -10,21 +10,40 @@
  *   dx_i = du_i dt_i + D c_i,  dD = sum_i x_i c_i,  ddt_bias = sum_i ddt_i
  *
  * and ddt times the slope of softplus.  A first scan leaves a checkpoint of the state
- * every sqrt(n) tokens; from the last of these blocks on, states and decays of MR
- * states of one vector of channels at a time are computed again, saved, and swept in
- * reverse.  Twice the exponentials of the forward scan and 24 n m f flops.  Sums over
- * tokens are compensated from block to block.  Sums over channels, dB and dC, are those
- * of groups of channels first, which threads may share (channel_split.c).  Scratch:
- * sqrt(n) states, and blocks of sqrt(n) tokens. */
+ * every few tokens; from the last of these blocks on, states and decays of MR states of
+ * one vector of channels at a time are computed again, saved, and swept in reverse.
+ * Twice the exponentials of the forward scan and 24 n m f flops.  Sums over tokens are
+ * compensated from block to block.  Sums over channels, dB and dC, are those of groups
+ * of channels first, which threads may share (channel_split.c).  Scratch: a state for
+ * every LA_SELECTIVE_ROWS tokens, at most 4 sqrt(n), and blocks of as many tokens. */
 #ifndef LA_SELECTIVE_SCAN_BACKWARD_H
 #define LA_SELECTIVE_SCAN_BACKWARD_H
 
 #include "selective_scan_reverse.h"
 
+/* Tokens from one checkpoint to the next: few, since all that is saved of them has to
+ * stay in the first-level cache; but more where there would be too many checkpoints. */
+static ptrdiff_t
+selective_interval(ptrdiff_t n)
+{
+    const ptrdiff_t interval = round_up((checkpoint_interval(n) + 3) / 4, MR);
+    return interval > LA_SELECTIVE_ROWS ? interval : LA_SELECTIVE_ROWS;
+}
+
+/* How many checkpoints, no more for any n up to this one. */
+static ptrdiff_t
+selective_checkpoints(ptrdiff_t n)
+{
+    const ptrdiff_t short_ones = (n + LA_SELECTIVE_ROWS - 1) / LA_SELECTIVE_ROWS;
+    const ptrdiff_t most = 4 * checkpoint_interval(n);
+    return short_ones < most ? short_ones : most;
+}
+
 static struct selective_scan_backward_scratch
 selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = scan_interval(h->n), cols = scan_cols(h, 0, LA_SCAN_COLS);
+    const ptrdiff_t rows = selective_interval(h->n),
+                    cols = scan_cols(h, 0, LA_SCAN_COLS);
     struct selective_scan_backward_scratch r = {.rows = rows};
     r.scan = take_scan(h, arena, rows);
     r.grad = take_block(arena, rows, cols);
@@ -35,7 +54,7 @@ selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
     r.dC = take_block(arena, rows, h->f);
     r.group_dB = take_block(arena, rows, h->f);
     r.group_dC = take_block(arena, rows, h->f);
-    r.checkpoints = take(arena, scan_checkpoints(h->n), tiles_size(h));
+    r.checkpoints = take(arena, selective_checkpoints(h->n), tiles_size(h));
     r.r = take(arena, 1, tiles_size(h));
     r.dA = take(arena, 1, tiles_size(h));
     r.dA_lost = take(arena, 1, tiles_size(h));
