@@ -163,7 +163,7 @@ def run_softmax(name: str, bound: int, kind: str) -> Callable:
 def run_scan(name: str, end: str, kind: str) -> Callable:
     def run(dtype, n):
         row, rng = draws_scans.ROWS[name], np.random.default_rng(0)
-        sizes = {"n": n, "d": WIDTH, "m": WIDTH, "r": WIDTH}
+        sizes = {"n": n, "d": WIDTH, "m": WIDTH, "f": WIDTH}
         dims = row.operands | ({"grad_out": "nm"} if end else {})
         arrays = {}
         for operand, letters in dims.items():

@@ -91,8 +91,9 @@ def selective_scan_backward() -> None:
 
     Notes
     -----
-    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: a state
-    of m r numbers a thread for every 24 tokens, but at most 4 sqrt(n), and blocks of as many tokens.
+    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: a
+    state of m r numbers a thread for every 24 tokens, but at most 4 sqrt(n), and blocks of as many
+    tokens.
 
     References
     ----------
