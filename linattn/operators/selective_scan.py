@@ -91,9 +91,9 @@ def selective_scan_backward() -> None:
 
     Notes
     -----
-    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: a
-    state of m r numbers a thread for every 24 tokens, but at most 4 sqrt(n), and blocks of as many
-    tokens.
+    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays, for each
+    thread: a state of m r numbers for every 24 tokens, but at most 4 sqrt(n) states, and blocks of
+    24 tokens, or of sqrt(n) / 4 if that is more.
 
     References
     ----------

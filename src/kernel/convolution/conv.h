@@ -36,11 +36,11 @@ conv_taps(const struct la_head *h)
     return h->f > h->d ? h->f : h->d + 1;
 }
 
-/* The number of channels of the panel at `col`. */
+/* The number of channels of the panel at `col`, if most panels have `most`. */
 INLINE ptrdiff_t
-panel_cols(const struct la_head *h, ptrdiff_t col)
+panel_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
 {
-    return h->m - col < LA_CONV_COLS ? h->m - col : LA_CONV_COLS;
+    return h->m - col < most ? h->m - col : most;
 }
 
 /* For panels of `cols` channels. */
@@ -61,7 +61,7 @@ take_conv(const struct la_head *h, struct arena *arena, ptrdiff_t cols)
 static struct conv_scratch
 causal_conv1d_carve(const struct la_head *h, struct arena *arena)
 {
-    return take_conv(h, arena, panel_cols(h, 0));
+    return take_conv(h, arena, panel_cols(h, 0, LA_CONV_COLS));
 }
 
 /* Channels [col, ...) of weights or of a state, (m,f) or (m,d), with a row per tap or
@@ -324,7 +324,7 @@ run_causal_conv1d(const struct la_head *h)
         end_streams();
     }
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-        store_inputs(h, r.x, col, panel_cols(h, col));
+        store_inputs(h, r.x, col, panel_cols(h, col, LA_CONV_COLS));
     }
     return 0;
 }

@@ -31,8 +31,7 @@ has_adjacent_tokens(const struct la_head *h)
 INLINE ptrdiff_t
 gradient_cols(const struct la_head *h, ptrdiff_t col)
 {
-    const ptrdiff_t most = has_adjacent_tokens(h) ? LA_SCAN_CHANNELS : LA_CONV_COLS;
-    return h->m - col < most ? h->m - col : most;
+    return panel_cols(h, col, has_adjacent_tokens(h) ? LA_SCAN_CHANNELS : LA_CONV_COLS);
 }
 
 static struct conv_backward_scratch
@@ -227,6 +226,7 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
         const ptrdiff_t left = h->n - i, some = left < rows ? left : rows;
         if (some > 0) {
             const struct span t = span(i, some, i + some, h->n, &ahead);
+            /* Processors prefetch so few columns by themselves. */
             if (!has_adjacent_tokens(h) && left - some >= some) {
                 look_ahead(&p->x, t, p->cols);
                 look_ahead(&p->grad_out, t, p->cols);

@@ -15,7 +15,8 @@
  * Twice the exponentials of the forward scan and 24 n m f flops.  Sums over tokens are
  * compensated from block to block.  Sums over channels, dB and dC, are those of groups
  * of channels first, which threads may share (channel_split.c).  Scratch: a state for
- * every LA_SELECTIVE_ROWS tokens, at most 4 sqrt(n), and blocks of as many tokens. */
+ * every LA_SELECTIVE_ROWS tokens, but at most 4 sqrt(n) of them, and a few blocks of so
+ * many tokens, or of sqrt(n) / 4. */
 #ifndef LA_SELECTIVE_SCAN_BACKWARD_H
 #define LA_SELECTIVE_SCAN_BACKWARD_H
 
@@ -34,9 +35,9 @@ selective_interval(ptrdiff_t n)
 static ptrdiff_t
 selective_checkpoints(ptrdiff_t n)
 {
-    const ptrdiff_t short_ones = (n + LA_SELECTIVE_ROWS - 1) / LA_SELECTIVE_ROWS;
+    const ptrdiff_t blocks = (n + LA_SELECTIVE_ROWS - 1) / LA_SELECTIVE_ROWS;
     const ptrdiff_t most = 4 * checkpoint_interval(n);
-    return short_ones < most ? short_ones : most;
+    return blocks < most ? blocks : most;
 }
 
 static struct selective_scan_backward_scratch

@@ -60,8 +60,8 @@ load_square_blocks(struct block dst, ptrdiff_t padded, const struct la_array *x,
     }
 }
 
-/* dst = the first `rows` rows of x, x by columns; as above.  Two or four rows whose
- * columns lie without gaps take fewer instructions. */
+/* The same.  Two or four rows whose columns lie without gaps take fewer instructions.
+ */
 INLINE void
 load_by_columns(struct block dst, ptrdiff_t padded, const struct la_array *x,
                 ptrdiff_t rows, ptrdiff_t cols, const enum la_type type)
