@@ -18,6 +18,7 @@ FUNCTIONS = {
     "selective_scan": "selective_scan selective_scan_backward selective_scan_step",
     "slstm": "slstm slstm_backward slstm_step",
     "softmax": "softmax_attention softmax_attention_backward",
+    "ssd": "ssd ssd_backward ssd_step",
     "streaming": "blocks stream",
     "wkv": "wkv wkv_backward wkv_step",
 }

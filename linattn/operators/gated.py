@@ -13,11 +13,11 @@ function = Functions(GATED)
 def gated() -> None:
     """Causal linear attention whose memory decays before each write.
 
-    ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``.  This is Mamba-2,
-    RetNet and lightning attention with one gate per token, and gated linear attention with one
-    gate per key channel (a row of s).  With a ``bonus`` u each token reads before it writes, as in
-    RWKV-6: ``o_i = scale (s_{i-1} + (u * phi(k_i)) v_i^T)^T phi(q_i)``.  A token at position i
-    never affects an output before i.
+    ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``.  This is RetNet and
+    lightning attention with one gate per token, and gated linear attention with one gate per key
+    channel (a row of s).  With a ``bonus`` u each token reads before it writes, as in RWKV-6:
+    ``o_i = scale (s_{i-1} + (u * phi(k_i)) v_i^T)^T phi(q_i)``.  `ssd` is Mamba-2.  A token at
+    position i never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
 
@@ -54,8 +54,8 @@ def gated() -> None:
     References
     ----------
     Yang et al., "Gated Linear Attention Transformers with Hardware-Efficient Training", ICML
-    2024, eq. 3; Dao and Gu, "Transformers are SSMs", ICML 2024, eq. 1; Peng et al., "Eagle and
-    Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", COLM 2024 (the bonus)
+    2024, eq. 3; Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic
+    Recurrence", COLM 2024 (the bonus)
 
     Examples
     --------

@@ -45,6 +45,7 @@ from .scan import (
 )
 from .slstm import slstm, slstm_backward, slstm_step
 from .softmax import linformer, linformer_backward, softmax_attention, softmax_attention_backward
+from .ssd import ssd, ssd_backward, ssd_step
 from .xlstm import mlstm, mlstm_backward, mlstm_step
 
 __all__ = [
@@ -92,6 +93,9 @@ __all__ = [
     "slstm_step",
     "softmax_attention",
     "softmax_attention_backward",
+    "ssd",
+    "ssd_backward",
+    "ssd_step",
     "step",
     "wkv",
     "wkv_backward",

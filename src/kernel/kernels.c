@@ -29,6 +29,7 @@
 #include "recurrences/gated.h"
 #include "recurrences/gated_backward.h"
 #include "recurrences/gated_backward_stages.h"
+#include "recurrences/ssd.h"
 #include "recurrences/gated_delta.h"
 #include "recurrences/gated_delta_backward.h"
 #include "recurrences/mlstm.h"
@@ -51,6 +52,7 @@
 #include "steps/momentum_delta_step.h"
 #include "steps/selective_scan_step.h"
 #include "steps/slstm_step.h"
+#include "steps/ssd_step.h"
 #include "steps/step.h"
 
 /* Each operator X carves its scratch in X_carve, which also measures it. */
@@ -80,6 +82,8 @@ LA_MEASURE_STAGES(causal, take_causal_record, take_lost)
 LA_MEASURE_STAGES(causal_backward, take_causal_chunk, take_causal_rates)
 LA_MEASURE_STAGES(gated, take_gated_chunk, take_lost)
 LA_MEASURE_STAGES(gated_backward, take_gated_adjoint, take_gated_memory)
+LA_MEASURE_STAGES(ssd, take_gated_chunk, take_lost)
+LA_MEASURE_STAGES(ssd_backward, take_gated_adjoint, take_gated_memory)
 LA_MEASURE_STAGES(delta, take_delta_record, take_delta_shared)
 LA_MEASURE_STAGES(gated_delta, take_gated_delta_record, take_delta_shared)
 LA_MEASURE_STAGES(dplr, take_dplr_record, take_delta_shared)
@@ -97,6 +101,7 @@ LA_MEASURE_STAGES(dplr_backward, take_dplr_adjoint, take_dplr_memory)
     }
 LA_MEASURE_STAGED(causal_backward, take_causal_gradient)
 LA_MEASURE_STAGED(gated_backward, take_gated_gradient)
+LA_MEASURE_STAGED(ssd_backward, take_gated_gradient)
 LA_MEASURE_STAGED(delta_backward, take_delta_gradient)
 LA_MEASURE_STAGED(gated_delta_backward, take_gated_delta_gradient)
 LA_MEASURE_STAGED(dplr_backward, take_dplr_gradient)
@@ -114,6 +119,8 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
             LA_STAGES(causal_backward, staged, NULL, 2),
             LA_STAGES(gated, measure, NULL, 1),
             LA_STAGES(gated_backward, staged, least_gated_chunks, 2),
+            LA_STAGES(ssd, measure, NULL, 1),
+            LA_STAGES(ssd_backward, staged, least_gated_chunks, 2),
             LA_STAGES(delta, measure, NULL, 1),
             LA_STAGES(gated_delta, measure, NULL, 1),
             LA_STAGES(dplr, measure, NULL, 1),

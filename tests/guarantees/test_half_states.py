@@ -36,9 +36,9 @@ def test_which():
     """Steps whose fields are sums; running maxima and the cells of an sLSTM stay in float32."""
     found = {x for x, row in operators.items() if row["half_states"]}
     assert found == {
-        "step", "delta_step", "gated_step", "gated_delta_step", "dplr_step", "momentum_delta_step",
-        "selective_scan_step", "causal_conv1d", "causal_conv1d_step", "fused_gated_delta_step",
-        "fused_gated_step",
+        "step", "delta_step", "gated_step", "ssd_step", "gated_delta_step", "dplr_step",
+        "momentum_delta_step", "selective_scan_step", "causal_conv1d", "causal_conv1d_step",
+        "fused_gated_delta_step", "fused_gated_step",
     }  # fmt: skip
 
 

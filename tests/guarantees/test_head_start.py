@@ -13,8 +13,8 @@ from linattn._core import settings
 N, D, M = 1600, 40, 33
 COUNTS = (2, 3)
 CAUSAL = ATTENTION[0]
-GATED = [x for x in ATTENTION if x.name == "gated"]
-BOTH = pytest.mark.parametrize("case", [CAUSAL, GATED[0]], ids=str)
+GATED = [x for x in ATTENTION if x.name in ("gated", "ssd")]
+BOTH = pytest.mark.parametrize("case", [CAUSAL, GATED[0], GATED[-1]], ids=str)
 
 
 def make(case, lead=(), n=N, dtype="f4"):

@@ -131,7 +131,7 @@ def test_rules_within_what_is_derived(sums, gates, by_channel):
 
 LONG = [
     x for x in ATTENTION
-    if x.name in ("gated", "gated_delta", "dplr") and "bonus" not in x.letters
+    if x.name in ("gated", "ssd", "gated_delta", "dplr") and "bonus" not in x.letters
 ]  # fmt: skip
 
 

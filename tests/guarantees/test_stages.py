@@ -17,6 +17,8 @@ from linattn._core import settings
 CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
+#: Recurrences that may have a gate per key channel.
+BY_CHANNEL = [x for x in CASES[2:] if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 BOTH = pytest.mark.parametrize("backward", [False, True])
 
@@ -271,7 +273,7 @@ def test_threads_that_stay_away(threads, case, count):
 
 
 @pytest.mark.usefixtures("stages")
-@pytest.mark.parametrize("case", CASES[2:], ids=str)
+@pytest.mark.parametrize("case", BY_CHANNEL, ids=str)
 @pytest.mark.parametrize(("gate", "passes"), [(-0.01, 2), (-5.0, 2), (-40.0, 1)])
 def test_more_groups_than_there_is_memory_for(threads, case, gate, passes):
     """Strong decays make short chunks: then the first pass ends early, and one thread computes."""

@@ -67,14 +67,15 @@ def gated_loop(q, k, v, decay):
 
 
 def test_mamba_2():
-    """h_t = exp(dt A) h_{t-1} + dt B_t x_t, y_t = C_t h_t, A < 0 a head, B and C for all heads."""
+    """h_t = exp(dt A) h_{t-1} + dt B_t x_t, y_t = C_t h_t + skip x_t, A < 0; B, C for all heads."""
     C, K = tokens(D, D, lead=(B, 1))
     x, logits = tokens(M, 0)
-    A_log, dt_bias = rng().uniform(0, 1, (2, H))
+    A_log, dt_bias, skip = rng().uniform(0, 1, (3, H))
     dt = softplus(logits + dt_bias[:, None])[..., None]
     expected = gated_loop(C, K, dt * x, np.exp(-dt * np.exp(A_log)[:, None, None]))
+    expected += skip[:, None, None] * x
     g = linattn.log_decay(logits, A_log[:, None], dt_bias[:, None])
-    same(linattn.gated(C, K, dt * x, g), expected)
+    same(linattn.ssd(C, K, x, g, dt[..., 0], D=np.repeat(skip[:, None], M, 1)), expected)
 
 
 def test_retnet():

@@ -46,7 +46,11 @@ class Row(NamedTuple):
 
 
 #: Bounds of sequences and of steps where they are not those of recurrences that erase.
-BOUNDS = {"causal": (linear_units, step_units), "gated": (gated_units, None)}
+BOUNDS = {
+    "causal": (linear_units, step_units),
+    "gated": (gated_units, None),
+    "ssd": (gated_units, None),
+}
 
 
 def _rows() -> dict[str, Row]:

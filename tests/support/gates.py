@@ -27,7 +27,7 @@ WITHOUT_FMA = ("x86-64-v2", "generic")
 RULE_ROUNDINGS = 2 * DELTA_ROUNDINGS
 DTYPES = ("float32", "float64")
 
-GATED = [x for x in CASES if x.name == "gated"]
+GATED = [x for x in CASES if x.name in ("gated", "ssd")]
 GATED_DELTA = [x for x in CASES if x.name == "gated_delta"]
 DPLR = [x for x in CASES if x.name == "dplr"]
 each_gated = pytest.mark.parametrize("case", GATED, ids=str)

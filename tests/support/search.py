@@ -110,7 +110,7 @@ def linear(name: str, d: int, by: Arithmetic = FLOATS, **options) -> Target:
 
 
 def recurrence(rule: TableCase, d: int, backward: bool, by: Arithmetic = FLOATS) -> Target:
-    gated = rule.name == "gated"
+    gated = rule.name in ("gated", "ssd")
     if rule.name == "delta":  # the gradient through l2norm is a difference
         rule = rule._replace(options=rule.options | {"feature_map": "identity"})
     gates = [x for x in ("g", "mu") if x in rule.letters]
@@ -128,6 +128,8 @@ def recurrence(rule: TableCase, d: int, backward: bool, by: Arithmetic = FLOATS)
         for x in {"beta", "eta"} & {*given}:
             strength = abs(given[x]) / max(abs(given[x]).max(), 1)
             given[x] = strength if rule.letters[x] == "nm" else strength[:, 0]
+        for x in {"strength", "D"} & {*given}:
+            given[x] = given[x][:, 0] if x == "strength" else given[x][0]
         for x in gates:
             gate = abs(arrays[x]) - abs(arrays[x]).min()
             given[x] = -0.1 * (gate if rule.letters[x] == "nd" else gate[:, 0])

@@ -44,6 +44,7 @@ OWN = [
     own("causal", key_lengths=LENGTHS),
     own("noncausal", key_lengths=LENGTHS, feature_map="softplus"),
     own("gated", "g", feature_map="elu"),
+    own("ssd", key_lengths=LENGTHS),
     own("gated_delta", feature_map="l2norm"),
     own("momentum_delta", key_lengths=LENGTHS),
     own("causal", block=3),

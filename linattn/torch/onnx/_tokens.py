@@ -63,6 +63,13 @@ def gated(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
     return ops.vecmat(x.q, s), (s,)
 
 
+def ssd(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    g, strength = (ops.add_axis(y, -1) for y in (x.g, x.strength))
+    s = _kept(ops, g, s) + ops.outer(x.k, strength * x.v)
+    o = ops.vecmat(x.q, s)
+    return o if x.D is None else o + x.D * x.v, (s,)
+
+
 def gated_delta(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
     s = _replaced(ops, _kept(ops, x.g, s), x.k if x.erase is None else x.erase, x)
     return ops.vecmat(x.q, s), (s,)
@@ -215,6 +222,7 @@ RULES = {
     "causal": Rule(causal, "linear"),
     "delta": Rule(delta, "delta"),
     "gated": Rule(gated, "gated"),
+    "ssd": Rule(ssd),
     "gated_delta": Rule(gated_delta, "gated_delta"),
     "dplr": Rule(dplr),
     "momentum_delta": Rule(momentum_delta),

@@ -17,6 +17,7 @@
 
 #include "../decays/decay_stages.h"
 #include "../tiles/token_blocks.h"
+#include "writes.h"
 
 struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
@@ -26,6 +27,7 @@ struct gated_scratch {
     struct decay decay;
     T *s, *lost, *scale;
     T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
+    struct writes writes;
 };
 
 static struct gated_scratch
@@ -47,6 +49,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
         r.bonus = take_row(arena, h->d);
         r.own = take_row(arena, r.rows);
     }
+    r.writes = take_writes(h, arena, r.rows, 0);
     return r;
 }
 
@@ -97,7 +100,7 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
     c->rows = t.rows = decays(h, t, &r->decay);
     c->fades = exact && keeps_nothing(&r->decay);
     t.next = t.first + t.rows;
-    load_keys(h, t, r->b, r->v);
+    load_writes(h, &r->writes, t, r->b, r->v);
     return t;
 }
 
@@ -136,7 +139,7 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, r, c->ahead, t.rows);
         sweep_decayed(&r->decay, c, LA_READ | LA_WRITE, la_is_given(&h->bonus));
-        store_rows(&h->o, t, h->m, r->o, r->scale);
+        store_outputs(h, &r->writes, t, r->o, r->scale);
     }
     return i;
 }
@@ -193,6 +196,7 @@ run_gated(const struct la_head *h)
         if (la_is_given(&h->bonus)) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
+        load_skip(h, &r.writes);
         factors(h, r.scale, r.rows, 0, NULL);
     }
     forget_pairs(&c);
@@ -267,7 +271,7 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct gated_chunk x = gated_chunk(h->chunks, first, i);
         const struct decay *decay = &x.decays.decay;
         const struct span t = tokens_of(&x.decays, &ahead);
-        load_keys(h, t, x.b, x.v);
+        load_writes(h, &r.writes, t, x.b, x.v);
         prepare_decays(h, &first->decays, &x.decays, i);
         writers_meet(decay, r.b, x.b, t.rows, h->d);
         to_end(decay, r.b, r.b, t.rows, h->d);
@@ -320,6 +324,7 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
     if (la_is_given(&h->bonus)) {
         load_vector(r.bonus, &h->bonus, h->d);
     }
+    load_skip(h, &r.writes);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -335,7 +340,7 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         look_ahead(&h->o, t, h->m);
         gated_queries(h, &r, &ahead, t.rows);
         sweep(&c, LA_READ);
-        store_rows(&h->o, t, h->m, r.o, r.scale);
+        store_outputs(h, &r.writes, t, r.o, r.scale);
     }
     if (ends_head(h)) {
         end_state(&h->s1, field_before(h->chunks, first->s, h->chunks->count),

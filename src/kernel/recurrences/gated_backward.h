@@ -6,7 +6,7 @@
  *    dV = X^T C + (exp(G_last - G) o B) R
  *    dA = exp(G) o (C S^T) + (P o E) B,  dB = exp(G_last - G) o (V R^T) + (P o E)^T A
  *    R <- exp(G_last) R + (exp(G) o A)^T C
- *    dg as in decay_backward.h;  du = sum p_ii a_i o b_i
+ *    dg as in decay_backward.h;  du = sum p_ii a_i o b_i;  dw, dD as in writes.h
  *
  * States are recomputed in gated_states.h.  About 12 n d m flops plus the triangles.
  * Scratch: the states of checkpoints.h, as many losses as checkpoints and 4 states
@@ -46,6 +46,25 @@ bonus_sum(const struct gated_backward_scratch *r, ptrdiff_t tokens, ptrdiff_t l)
         du = vfma(vset1(r->own_p[i]) * a, vload(&r->b.x[i * r->b.ld + l]), du);
     }
     return du;
+}
+
+/* What those of the tokens t add to du or dD, once they are loaded. */
+INLINE vec
+gradient_sum(const struct la_head *h, const struct gated_backward_scratch *r,
+             struct span t, ptrdiff_t l)
+{
+    return la_is_given(&h->bonus) ? bonus_sum(r, t.rows, l)
+                                  : skip_sum(h, &r->writes, t, l);
+}
+
+/* Adds it. */
+static void
+add_to_gradient_sum(const struct la_head *h, const struct gated_backward_scratch *r,
+                    struct span t)
+{
+    for (ptrdiff_t l = 0; l < width_of_sum(h); l += VL) {
+        add_to_sum(&r->sum[l], &r->lost_of_sum[l], gradient_sum(h, r, t, l));
+    }
 }
 
 /* dst = src transposed, (rows, rows), both padded to whole vectors. */
@@ -204,6 +223,10 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     if (r->parts->finish != NULL) {
         r->parts->finish(h, r, t);
     }
+    if (r->writes.strength != NULL) {
+        load_unscaled(h, &r->writes, t);
+        gradients_of_writes(h, &r->writes, t, r->dv);
+    }
     store_rows(&h->dq, t, h->d, r->da, NULL);
     store_gated_writers(h, r, t);
 }
@@ -298,9 +321,10 @@ gated_constants(const struct la_head *h, const struct gated_backward_scratch *r)
     if (la_is_given(&h->bonus)) {
         load_vector(r->bonus, &h->bonus, h->d);
     }
+    load_skip(h, &r->writes);
 }
 
-/* Sets R to the gradient of the last state, and du to 0. */
+/* Sets R to the gradient of the last state, and the sum to 0. */
 static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
@@ -308,10 +332,8 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
     if (r->parts->last != NULL) {
         r->parts->last(h, r);
     }
-    if (la_is_given(&h->bonus)) {
-        clear(r->du, r->a.ld);
-        clear(r->du_lost, r->a.ld);
-    }
+    clear(r->sum, width_of_sum(h));
+    clear(r->lost_of_sum, width_of_sum(h));
 }
 
 /* The sweep of dV, and of R (d, m). */
@@ -334,7 +356,7 @@ gated_value_sweep(const struct la_head *h, const struct gated_backward_scratch *
     };
 }
 
-/* Everything but dbonus. */
+/* Everything but dbonus and dD. */
 static int
 gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
 {
@@ -363,12 +385,18 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
             continue;
         }
         gated_reverse(h, r, &dv, t, state_of(x->states, h, place), LA_READ | LA_WRITE);
-        for (ptrdiff_t l = 0; la_is_given(&h->bonus) && l < h->d; l += VL) {
-            add_to_sum(&r->du[l], &r->du_lost[l], bonus_sum(r, t.rows, l));
-        }
+        add_to_gradient_sum(h, r, t);
     }
     store_state(&h->ds0, r->r, h->d, h->m);
     return chunks < 0;
+}
+
+/* dbonus or dD. */
+static void
+store_gradient_sum(const struct la_head *h, T *sum)
+{
+    store_vector(&h->dbonus, sum, h->d);
+    store_vector(&h->dD, sum, h->m);
 }
 
 static int
@@ -377,8 +405,8 @@ run_gated_backward(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     struct gated_backward_scratch r = gated_backward_carve(h, &arena);
     const int stopped = gated_gradients(h, &r);
-    if (!stopped && la_is_given(&h->bonus)) {
-        store_vector(&h->dbonus, r.du, h->d);
+    if (!stopped) {
+        store_gradient_sum(h, r.sum);
     }
     return stopped;
 }

@@ -11,7 +11,7 @@
 
 /* What all groups share. */
 struct gated_memory {
-    T *s_lost, *r_lost, *du, *du_lost;
+    T *s_lost, *r_lost, *sum, *lost_of_sum; /* du or dD, if given */
     struct groups groups;
 };
 
@@ -27,8 +27,8 @@ take_gated_memory(const struct la_head *h, struct arena *arena)
     struct gated_memory x;
     x.s_lost = take_state(arena, h->d, h->m);
     x.r_lost = take_state(arena, h->d, h->m);
-    x.du = take_row(arena, h->d);
-    x.du_lost = take_row(arena, h->d);
+    x.sum = take(arena, 1, width_of_sum(h));
+    x.lost_of_sum = take(arena, 1, width_of_sum(h));
     x.groups = take_groups(h, arena, gated_backward_rows(h->d));
     return x;
 }
@@ -36,7 +36,8 @@ take_gated_memory(const struct la_head *h, struct arena *arena)
 /* The record of a chunk, which is counted from the group's first token on. */
 struct gated_adjoint {
     T *s, *r, *next_r;         /* S^T before the chunk; R after it and before it */
-    T *keep, *change, *du;     /* of R, (d) */
+    T *keep, *change;          /* of R, (d) */
+    T *sum;                    /* what it adds to du or dD */
     struct decay_chunk decays; /* of S^T */
 };
 
@@ -49,7 +50,7 @@ take_gated_adjoint(const struct la_head *h, struct arena *arena)
     x.r = x.next_r = take_state(arena, h->d, h->m);
     x.keep = take_row(arena, h->d);
     x.change = take_row(arena, h->d);
-    x.du = take_row(arena, h->d);
+    x.sum = take(arena, 1, width_of_sum(h));
     x.decays = take_decay_chunk(h, arena, rows);
     return x;
 }
@@ -65,7 +66,7 @@ gated_adjoint(const struct la_chunks *of, const struct gated_adjoint *first,
         .next_r = field_before(of, first->r, later + 1),
         .keep = in_record(of, first->keep, i),
         .change = in_record(of, first->change, i),
-        .du = in_record(of, first->du, i),
+        .sum = in_record(of, first->sum, i),
         .decays = decay_chunk(of, &first->decays, i),
     };
 }
@@ -87,8 +88,8 @@ begin_gated_group(const struct la_head *h, const struct gated_adjoint *first,
     if (begins_head(h) && reverse) {
         load_state(first->r, &h->grad_s, h->d, h->m);
         clear(of_head->r_lost, state_size(h->d, h->m));
-        clear(of_head->du, row_step(h->d));
-        clear(of_head->du_lost, row_step(h->d));
+        clear(of_head->sum, width_of_sum(h));
+        clear(of_head->lost_of_sum, width_of_sum(h));
     }
     if (begins_head(h) && !reverse) {
         const struct la_array s0_transposed = transposed(h->s0);
@@ -102,7 +103,7 @@ begin_gated_group(const struct la_head *h, const struct gated_adjoint *first,
     return 0;
 }
 
-/* What the tokens of a chunk add to R and to du. */
+/* What the tokens of a chunk add to R, and to du or dD. */
 static void
 prepare_gated_readers(const struct la_head *h, const struct gated_backward_scratch *r,
                       const struct gated_adjoint *x, struct span t)
@@ -122,8 +123,11 @@ prepare_gated_readers(const struct la_head *h, const struct gated_backward_scrat
     sum_chunk(&c, x->next_r, 1);
     memcpy(x->keep, r->decay.keep, (size_t)row * sizeof(T));
     memcpy(x->change, r->decay.change, (size_t)row * sizeof(T));
-    for (ptrdiff_t l = 0; before && l < h->d; l += VL) {
-        vstore(&x->du[l], bonus_sum(r, t.rows, l));
+    if (r->writes.skip != NULL) {
+        load_unscaled(h, &r->writes, t);
+    }
+    for (ptrdiff_t l = 0; l < width_of_sum(h); l += VL) {
+        vstore(&x->sum[l], gradient_sum(h, r, t, l));
     }
 }
 
@@ -164,7 +168,7 @@ prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *firs
             prepare_gated_readers(h, &r, &x, t);
         }
         else {
-            load_keys(h, t, r.b, r.v);
+            gated_keys(h, &r, t);
         }
         prepare_gated_writers(h, &r, &x.decays.decay, t,
                               reverse && i + 1 == h->chunks->count
@@ -198,7 +202,7 @@ carry_gated_states(const struct la_head *h, const struct gated_adjoint *first,
     return 0;
 }
 
-/* R and du. */
+/* R, and du or dD. */
 static int
 carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first,
                       const struct gated_memory *of_head, T *copy)
@@ -218,9 +222,9 @@ carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first
         fetch_sums(c, h, later_sums(h->chunks, first->r, h->chunks->count - i));
         carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS,
                  copy);
-        if (la_is_given(&h->bonus) && h->stage.part == 0) {
-            carry_vector(of_head->du, of_head->du, of_head->du_lost, x.du,
-                         row_step(h->d));
+        if (h->stage.part == 0) {
+            carry_vector(of_head->sum, of_head->sum, of_head->lost_of_sum, x.sum,
+                         width_of_sum(h));
         }
     }
     return 0;
@@ -255,9 +259,7 @@ finish_gated_backward(const struct la_head *h, const struct gated_adjoint *first
     if (ends_head(h)) {
         T *last = field_before(h->chunks, first->r, h->chunks->count);
         store_state(&h->ds0, last, h->d, h->m);
-        if (la_is_given(&h->bonus)) {
-            store_vector(&h->dbonus, of_head->du, h->d);
-        }
+        store_gradient_sum(h, of_head->sum);
     }
     return 0;
 }

@@ -37,9 +37,11 @@ struct gated_backward_scratch {
     struct block da, db, dv;
     struct decay decay;
     struct decay_pairs pairs;
-    T *scale, *own, *own_p;  /* (rows); scores of queries with their own keys; p_ii */
-    T *bonus, *du, *du_lost; /* u, (d), or NULL */
-    T *rt;                   /* R^T */
+    T *scale, *own, *own_p; /* (rows); scores of queries with their own keys; p_ii */
+    T *bonus;               /* u, (d), or NULL */
+    T *sum, *lost_of_sum;   /* du or dD, if given */
+    struct writes writes;
+    T *rt; /* R^T */
     /* Of a whole head: R; what R, S and, at each checkpoint, S had lost. */
     T *r, *r_lost, *s_lost, *lost;
     struct pairs factors;
@@ -49,10 +51,19 @@ static void
 gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
            struct span t)
 {
-    load_keys(h, t, r->b, r->v);
+    load_writes(h, &r->writes, t, r->b, r->v);
 }
 
 static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL, NULL};
+
+/* Of the sum over all tokens: the gradient of a bonus (d), or of a skip (m). */
+INLINE ptrdiff_t
+width_of_sum(const struct la_head *h)
+{
+    return la_is_given(&h->bonus) ? round_up(h->d, VL)
+           : la_is_given(&h->D)   ? round_up(h->m, VL)
+                                  : 0;
+}
 
 /* What a chunk needs. */
 static struct gated_backward_scratch
@@ -80,9 +91,10 @@ take_gated_gradient(const struct la_head *h, struct arena *arena)
         r.own = take_row(arena, rows);
         r.own_p = take_row(arena, rows);
         r.bonus = take_row(arena, h->d);
-        r.du = take_row(arena, h->d);
-        r.du_lost = take_row(arena, h->d);
     }
+    r.sum = take(arena, 1, width_of_sum(h));
+    r.lost_of_sum = take(arena, 1, width_of_sum(h));
+    r.writes = take_writes(h, arena, rows, 1);
     r.rt = take_state(arena, h->d, h->m);
     r.factors = take_pairs(h, arena, rows, wider_of(h->d, h->m), wider_of(h->d, h->m));
     r.chunks.rows = rows;

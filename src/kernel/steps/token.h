@@ -14,8 +14,8 @@ INLINE void
 next_head(struct la_head *h)
 {
     struct la_array *const moved[] = {
-        &h->q,  &h->k,  &h->v, &h->beta, &h->erase, &h->g, &h->bonus,
-        &h->s0, &h->z0, &h->o, &h->s1,   &h->z1,    &h->a, &h->b,
+        &h->q, &h->k,  &h->v,  &h->beta, &h->erase, &h->g,  &h->bonus, &h->strength,
+        &h->D, &h->s0, &h->z0, &h->o,    &h->s1,    &h->z1, &h->a,     &h->b,
     };
     for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++) {
         if (moved[i]->data != NULL) {
