@@ -1,4 +1,4 @@
-"""The recurrence of Mamba-3, as one call of gated linear attention.
+"""The recurrence of Mamba-3, as one call of the scan of Mamba-2.
 
 Of a head with log decays g, time steps d, mixtures l in [0, 1] and R keys a token (SISO: R = 1)
 
@@ -12,7 +12,7 @@ written twice, now and with the next token.  Both happen at once in S_t = s_t + 
     c_t = (1 - l_{t+1}) d_{t+1}, 0 after the last token;  w_t = l_t d_t + c_t
     S_t = e^{g_t} S_{t-1} + w_t v_t^T k_t;   y_t = q_t S_t^T - c_t q_t k_t^T v_t + D v_t
 
-The R keys of a token are R tokens of `linattn.gated`, of which only the first decays the state.
+The R keys of a token are R tokens of `linattn.ssd`, of which only the first decays the state.
 Query i has then read the keys up to i; it lacks w_t (q_i . k_j) v_j of the others.
 
 Sequences are laid one after another, T tokens in all: operands are (H, T, ...), states (H, r, ...).
@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from ..._states.state_arrays import State
 from .._core.conversions import work_dtype
-from ..operators import gated
+from ..operators import ssd
 
 
 class Memory(NamedTuple):
@@ -120,10 +120,10 @@ def scan(
         v0 = start.v * rows.first(late)[:, None, :, None]
         s0 = start.s + torch.einsum("rjhp,rjhn->rhpn", v0, start.k)
         initial = State(s0.mT.transpose(0, 1))
-    y, after = gated(
-        q.flatten(1, 2), k.flatten(1, 2), (v * w[..., None, None]).flatten(1, 2),
-        F.pad(g[..., None], (0, rank - 1)).flatten(1), cu_seqlens=rows.bounds * rank,
-        initial_state=initial, return_state=True,
+    y, after = ssd(
+        q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2),
+        F.pad(g[..., None], (0, rank - 1)).flatten(1), w.repeat_interleave(rank, -1),
+        cu_seqlens=rows.bounds * rank, initial_state=initial, return_state=True,
     )  # fmt: skip
     lacks = torch.ones(rank, rank, dtype=y.dtype).triu(1) * w[..., None, None]
     scores = torch.einsum("htin,htjn->htij", q, k) * (lacks - c[..., None, None])

@@ -81,7 +81,7 @@ def recurrent_kimi_delta_attention(
     )  # fmt: skip
 
 
-# --- Mamba-2: queries C, keys B, values dt x, gates dt A; states have values first ---------
+# --- Mamba-2: queries C, keys B, values x, strengths dt, gates dt A; states have values first
 
 
 def mamba2_chunk_scan(
@@ -99,8 +99,10 @@ def mamba2_chunk_scan(
     if initial_states is not None:
         operands = hidden_states, dt, dt_bias, A, B, C
         (initial_states,) = kept([initial_states], *operands)
-    x = hidden_states if hidden_states.dtype == torch.bfloat16 else hidden_states.float()
-    o, states = scan(x, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states)
+    o, states = scan(
+        "mamba2_chunk_scan", hidden_states, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
+        initial_states,
+    )  # fmt: skip
     o = o.float().contiguous()
     if not return_final_states:
         return o

@@ -12,7 +12,7 @@ from ....._core.checks import wrong_shape
 from ....._states.state_arrays import State
 from ...._core.conversions import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
-from ....operators import gated_step, selective_scan_step
+from ....operators import selective_scan_step, ssd_step
 from ..._time_steps import time_steps
 
 __all__ = ["selective_state_update"]
@@ -197,14 +197,14 @@ def _one_rate_a_head(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: State, D: Tensor | None,
     dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
 ) -> tuple[Tensor, State]:  # fmt: skip
-    """Mamba-2: gated linear attention with queries C, keys B and values dt x."""
+    """Mamba-2: queries C, keys B, values x, strengths dt and gates dt A."""
     work = work_dtype(x.dtype)
     bias = None if dt_bias is None else dt_bias[..., 0]
-    step, value = time_steps(dt[..., 0], bias, softplus, work), x.to(work)
-    o, after = gated_step(
-        C, B, value * step[..., None], step * A[..., 0, 0], State(state.s.mT), in_place=in_place
-    )
-    o = o if D is None else o + value * D
+    step = time_steps(dt[..., 0], bias, softplus, work)
+    o, after = ssd_step(
+        C, B, x if z is None else x.to(work), step * A[..., 0, 0], step, State(state.s.mT), D=D,
+        in_place=in_place,
+    )  # fmt: skip
     return o if z is None else o * F.silu(z.to(work)), State(after.s.mT)
 
 

@@ -9,13 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....._core.checks import wrong_shape
-from ....._core.product_dtype import get_products
 from ...._core.conversions import work_dtype
-from ...._core.private import constant
 from ...._core.seq_idx import Packing, at_first, numbered, packing
 from ....causal_conv1d import causal_conv1d_fn
-from ....fla import chunk_simple_gla
-from ....fla._layout import check_axes, check_given, check_shape, check_tensor
+from ....fla._layout import check_axes, check_given, check_shape, check_tensor, run
+from ....operators import ssd
 from ..._time_steps import time_steps
 from .layernorm_gated import rmsnorm_fn
 
@@ -118,8 +116,12 @@ def mamba_chunk_scan_combined(
     if seq_idx is None and cu_seq_lens_q is not None:
         seq_idx = numbered(name, cu_seq_lens_q, *x.shape[:2])
     packed = _sequences(name, x, seq_idx, initial_states, cu_seqlens, return_varlen_states)
-    o, end = scan(x, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states)
-    o = (o if z is None else o * F.silu(z.to(work_dtype(x.dtype)))).to(x.dtype).contiguous()
+    work = work_dtype(x.dtype)
+    inputs = x if z is None else x.to(work)  # so that a gated output is rounded once
+    o, end = scan(
+        name, inputs, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states
+    )
+    o = (o if z is None else o * F.silu(z.to(work))).to(x.dtype).contiguous()
     results = [o]
     if return_final_states:
         results.append(end if packed is None else end[packed.last])
@@ -128,42 +130,36 @@ def mamba_chunk_scan_combined(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-@constant
-def _rounds_factors() -> bool:
-    """Whether products of bfloat16 are chosen."""
-    return get_products() == "bfloat16"
-
-
 def scan(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    name: str, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     dt_bias: Tensor | None, softplus: bool, limit: tuple[float, float], packed: Packing | None,
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The scan without a gate and the states after each sequence, in float32 if x has 16 bits.
-
-    Where bfloat16 tokens shall have products of bfloat16, dt x is rounded to it, like all factors,
-    and so is the scan's result, before D x is added.
-    """
+    """The scan without a gate, and the states after each sequence, float32 if x has 16 bits."""
     work = work_dtype(x.dtype)
-    rounded = x.dtype == B.dtype == C.dtype == torch.bfloat16 and _rounds_factors()
-    dtype = torch.bfloat16 if rounded else work
     dt = time_steps(dt, dt_bias, softplus, work).clamp(*limit)
-    x = x.to(work)  # once: its gradients are added in this dtype
-    operands = [C.to(dtype), B.to(dtype), (x * dt[..., None]).to(dtype), dt * A.to(work)]
+    tokens = [C, B, x, dt * A.to(work), dt]
     if packed is not None:  # in a single row
-        operands = [y.flatten(0, 1)[None] for y in operands]
+        tokens = [y.flatten(0, 1)[None] for y in tokens]
         if initial_states is not None:
             initial_states = at_first(initial_states, packed)
-    q, k, v, g = operands
-    o, end = chunk_simple_gla(
-        q, k, v, g, scale=1.0, output_final_state=True, state_v_first=True,
-        initial_state=None if initial_states is None else initial_states.to(work),
-        cu_seqlens=None if packed is None else packed.bounds,
-    )  # fmt: skip
-    o = o.view(x.shape)
-    if D is not None:
-        o = torch.addcmul(o.to(work), x, (D[:, None] if D.ndim == 1 else D).to(work))
-    return o, end
+    q, k, v, g, strength = tokens
+    given = {
+        "q": q, "k": k, "v": v, "dtype": x.dtype, "scale": 1.0, "state_v_first": True,
+        "output_final_state": True,
+        "initial_state": None if initial_states is None else initial_states.to(work),
+        "cu_seqlens": None if packed is None else packed.bounds,
+    }  # fmt: skip
+    skip = None if D is None else _of_heads(D, x, B)
+    o, end = run(name, ssd, given, {"g": g, "strength": strength}, D=skip)
+    return o.view(x.shape), end
+
+
+def _of_heads(D: Tensor, x: Tensor, B: Tensor) -> Tensor:
+    """D as (nheads, headdim) or, if groups share B and C, (ngroups, heads, headdim)."""
+    heads, groups = x.shape[2], B.shape[2]
+    D = (D[:, None] if D.ndim == 1 else D).expand(x.shape[2:])
+    return D if heads == groups else D.unflatten(0, (groups, -1))
 
 
 def _check(
