@@ -33,6 +33,8 @@ _SECOND_HALF = np.iinfo(np.intp).min
 def wanted(function: str, return_state: Any) -> bool:
     """Whether an `ExactState` is asked for, of a recurrence that has anything to carry."""
     if type(return_state) is not str:
+        if type(return_state) is not bool:
+            checks.flag(function, "return_state", return_state)
         return False
     if return_state != "exact":
         raise ValueError(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._core.gufuncs import internal_ufuncs, run
+from .._core import checks
+from .._core.gufuncs import internal_ufuncs, run, run_in_place
 from .._core.summaries import shown_fields
 from .._linattn import pool_call
 from .._states import state_arrays
@@ -59,6 +60,8 @@ class Fused(Row):
         self, state: Any, in_place: Any, state_indices: Any, **given: Any
     ) -> tuple[Array, FusedState]:
         """The output and the state after the token, of operands and options by name."""
+        if type(in_place) is not bool:
+            in_place = checks.flag(self.name, "in_place", in_place)
         call = self.checked(state, given, pooled=state_indices is not None)
         return call.run(in_place, state_indices)
 
@@ -80,14 +83,14 @@ class Fused(Row):
         except (AttributeError, TypeError):  # no array, or an option that cannot be a key
             key = plan = None
         if plan is None:
-            checks = Checks(self, given, conv, s)
-            plan = checks.plan(pooled=pooled)
+            read = Checks(self, given, conv, s)
+            plan = read.plan(pooled=pooled)
             plain = all([y is None or type(y) is np.ndarray for y in arrays])
             if key is not None and plain:
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
-            arrays = tuple([checks.arrays.get(x.name) for x in self.operands])
+            arrays = tuple([read.arrays.get(x.name) for x in self.operands])
         return Call(plan, arrays, {"s": s} if conv is None else {"s": s, "conv": conv})
 
 
@@ -107,7 +110,8 @@ class Call(NamedTuple):
         if in_place:
             named = {f"state.{x}": y for x, y in reversed(self.state.items())}
             state_arrays.updated(plan.name, named, lead, reversed(plan.cores.values()))
-            run(internal_ufuncs[f"_{plan.gufunc}"], self._inputs(), (o, *fields))
+            gufunc = internal_ufuncs[f"_{plan.gufunc}"]
+            run_in_place(gufunc, self._inputs(), o, [*fields], plan.wide)
             return o.reshape(*lead, n * m), self.given
         after = [np.empty((*lead, *plan.cores["s"]), self.state["s"].dtype)]
         if "conv" in plan.cores:  # by tap, as kernels read it fastest

@@ -206,7 +206,10 @@ class Checks:
         if (shape[-len(expected[0]) :] if leads else shape) in expected:
             return
         shapes = [f"(..., {', '.join(map(str, y))})" if leads else str(y) for y in expected]
-        raise ValueError(f"{self.name}: {x.name} has shape {shape}; expected {' or '.join(shapes)}")
+        why = ", as it has more axes than b" if x.name == "a" and self.by_channel else ""
+        raise ValueError(
+            f"{self.name}: {x.name} has shape {shape}; expected {' or '.join(shapes)}{why}"
+        )
 
     def _form(self, x: Operand) -> Callable[[Array], Array] | None:
         y, kind = self.arrays.get(x.name), self.wide if x.state_dtype else self.dtype

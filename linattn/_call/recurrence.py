@@ -32,10 +32,10 @@ import numpy as np
 
 from .._core import checks, gradient_sums
 from .._core.dtypes import gradient_dtype, result_dtype, work_dtype
-from .._core.gufuncs import run
+from .._core.gufuncs import run, run_in_place
 from .._core.layout import Call
 from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse, refuse_token
-from .._linattn import EVEN_PIECES, fast_call, fast_step, get_num_threads, pool_call
+from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import ExactState, State
 from . import exact, mapped, pools, whole_blocks
@@ -72,6 +72,8 @@ class Recurrence(Kernels):
         **flags: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if type(return_state) is not bool:
+            exact.wanted(self.name, return_state)
         if block is not None:
             block = self._block(self.name, operands, block)
         if scale is None:
@@ -221,6 +223,8 @@ class Recurrence(Kernels):
         **flags: Any,
     ) -> tuple[Array, Any]:
         """The output of one token, and the state after it."""
+        if type(in_place) is not bool:
+            in_place = checks.flag(self.names["step"], "in_place", in_place)
         if scale is None:
             scale = self.default_scale(operands)
         written = in_place or state_indices is not None
@@ -258,7 +262,9 @@ class Recurrence(Kernels):
             shapes = [(*call.batch, *core) for core in cores.values()]
             arrays = [np.array(np.broadcast_to(*x)) for x in zip(arrays, shapes, strict=True)]
             state = self.state_of(arrays, key[-1])
-        return _stepped(self._step[key], call, numbers, arrays), state
+        alike = all([x.dtype == dtype for x in arrays])
+        inputs = *(call.arrays if alike else call.cast()), *numbers
+        return run_in_place(self._step[key], inputs, None, arrays, dtype), state
 
     def update(self, operands: Operands, *, state: Any, rows: Any = None, **flags: Any) -> Any:
         """A step that updates a state, an array, which may be longer than it has to be: it then
@@ -338,21 +344,6 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
         and q.ndim > 1
         and q.shape[:-1] == grad_out.shape[:-1]
     )
-
-
-def _stepped(gufunc: Any, call: Call, numbers: tuple[Any, ...], states: list[Array]) -> Array:
-    """The output of a step that updates states; NumPy's machinery takes none of 16 bits."""
-    dtype = call.state_dtype
-    if all([x.dtype == dtype for x in states]):
-        return run(gufunc, (*call.arrays, *numbers), (None, *states))[0]
-    inputs = *call.cast(), *numbers
-    result = fast_call(gufunc, *inputs, None, *states)
-    if result is NotImplemented:
-        wide = [x.astype(dtype) for x in states]
-        result = run(gufunc, inputs, (None, *wide))
-        for x, y in zip(states, wide, strict=True):
-            x[...] = y
-    return result[0]
 
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,28 @@ def run(
         outputs = tuple(None if x is ... else x for x in outputs)
         result = through_numpy(gufunc, *_filled(gufunc, inputs), out=outputs, **gradient)
     return result if isinstance(result, tuple) else (result,)
+
+
+def run_in_place(
+    gufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    out: Any,
+    states: Sequence[Any],
+    dtype: np.dtype[Any],
+) -> Any:
+    """The output of a step that updates states.
+
+    NumPy takes no states of 16 bits, so where it makes the call, they are copied to ``dtype``.
+    """
+    if all([x.dtype == dtype for x in states]):
+        return run(gufunc, inputs, (out, *states))[0]
+    result = fast_call(gufunc, *inputs, out, *states)
+    if result is NotImplemented:
+        wide = [x.astype(dtype) for x in states]
+        result = run(gufunc, inputs, (out, *wide))
+        for x, y in zip(states, wide, strict=True):
+            x[...] = y
+    return result[0]
 
 
 def _is_copied(x: Any) -> bool:

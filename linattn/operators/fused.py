@@ -53,7 +53,8 @@ def fused_gated_delta_step(
         bfloat16, float32 or float64; other real dtypes are cast by {library}'s rules.  16-bit
         operands are computed in float32 and rounded once, at the end.
     a : array_like, shape (..., n) or (..., n, d)
-        Raw gates, one per head or, as in Kimi Linear, one per key channel.
+        Raw gates, one per head or, as in Kimi Linear, one per key channel if ``a`` has more axes
+        than ``b``.
     b : array_like, shape (..., n)
         Raw write strengths.
     state : FusedState

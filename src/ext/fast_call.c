@@ -121,14 +121,13 @@ span_of(const struct la_operands *c, int i, const char **begin, const char **end
     la_tensor_extent(&c->x[i], la_operand_size(id, kind->dtype, type), begin, end);
 }
 
-/* Whether operands i and j are a state before and after the tokens, in the same memory.
- * Kernels read all of it before they write. */
+/* Whether output i is the state after the tokens, and input j the one before them, in
+ * the same memory.  Kernels read all of it before they write. */
 static int
 is_updated(const struct la_operands *c, int i, int j)
 {
     return c->in_place && c->object[i] == c->object[j] &&
-           la_is_state(c->g->signature->slots[i].id) &&
-           la_is_state(c->g->signature->slots[j].id);
+           la_signature_before(c->g->signature, i) == j;
 }
 
 int

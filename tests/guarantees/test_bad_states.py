@@ -83,6 +83,14 @@ def in_one_memory(state):
     return apply(lambda x: room[: x.size].reshape(x.shape), state)
 
 
+def one_array(state):
+    """The state whose fields are the same array, if they have the same shape."""
+    first, *others = flat(state)
+    if any(x.shape != first.shape for x in others):
+        return in_one_memory(state)
+    return state._replace(**dict.fromkeys(state._fields[: 1 + len(others)], 0 * first))
+
+
 @every_recurrence
 def test_fields_that_share_memory(case):
     """They are refused where they would be written, and nothing has been."""
@@ -95,10 +103,10 @@ def test_fields_that_share_memory(case):
         (pool, lambda x: case.forward(
             operands, initial_state=x, state_indices=INDICES, return_state=True)),
     ):  # fmt: skip
-        shared = in_one_memory(given)
-        with pytest.raises(ValueError, match=r"state\.\w+ shares memory with \w+\.\w+; expected"):
-            call(shared)
-        assert not any(x.any() for x in flat(shared))
+        for shared in (in_one_memory(given), one_array(given)):
+            with pytest.raises(ValueError, match=r"state\.\w+ shares memory with \w+\.\w+; expect"):
+                call(shared)
+            assert not any(x.any() for x in flat(shared))
         first, second, *_ = given
         room = np.zeros((*first.shape[:-1], 2 * first.shape[-1]))
         apart = {given._fields[0]: room[..., ::2]}
@@ -149,3 +157,18 @@ def test_errors_of_fused_steps(kind):
         ValueError, r"state\.s has shape .*; expected \(rows, 6", pool._replace(s=pool.s[:, None])
     )
     assert same(pool, before)
+
+
+@every_recurrence
+@pytest.mark.parametrize("value", ["no", 1, None, b"exact", []], ids=str)
+def test_options_that_are_true_or_false(case, value):
+    """Whatever else is given is no answer, and a state is not written to."""
+    operands, state = case.operands((B, H), N), case.state((B, H))
+    before = apply(np.array, state)
+    with pytest.raises(
+        (TypeError, ValueError), match=f"^{case.name}: return_state is .*; expected"
+    ):
+        case.forward(operands, return_state=value)
+    with pytest.raises(TypeError, match=f"^{case.step}: in_place is .*; expected True or False"):
+        case.one_step(operands, 0, state, in_place=value)
+    assert same(state, before)

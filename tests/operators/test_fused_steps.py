@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from bounds import close
 from fused_cases import LAYERS, Layer, bound, check, expected, make
-from layouts import features_first
+from layouts import features_first, unaligned
 from states import assert_same
 
 import linattn
@@ -56,6 +56,29 @@ def test_options(kind, changes):
     if "weight" in changes:  # without a convolution
         state = state._replace(conv=None)
     check(kind, operands, state, options | changes, np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("layer", [(9, 9, 3, 5), (9, 9, 9, 9), (16, 16, 5, 5), (2, 18, 4, 4)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_heads_without_a_convolution(kind, layer, dtype):
+    """Parts of x of any length, each of which begins wherever the one before ends."""
+    operands, state, options = make(kind, Layer(*layer), dtype=dtype)
+    options |= {"weight": None, "bias": None}
+    check(kind, operands, state._replace(conv=None), options, dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_that_are_not_aligned(kind):
+    """With a state of 16 bits in place, which NumPy takes no part in."""
+    operands, state, options = make(kind, Layer(2, 6, 5, 7), lead=(3,), dtype=np.float32)
+    half = linattn.FusedState(*(x.astype(np.float16) for x in state))
+    again = linattn.FusedState(*(x.copy() for x in half))
+    expected, _ = getattr(linattn, kind)(*operands, half, **options, in_place=True)
+    found, _ = getattr(linattn, kind)(*map(unaligned, operands), again, **options, in_place=True)
+    close(found, expected, **bound(expected, np.float32))
+    for x, y in zip(again, half, strict=True):
+        close(x, y, **bound(y, np.float16))
 
 
 def test_one_bias_per_head_for_gates_per_channel():
@@ -251,6 +274,20 @@ def test_errors(kind, changes, error, message):
         for x, y in zip(state, before, strict=True):
             if isinstance(x, np.ndarray) and x.shape == y.shape and x.dtype == y.dtype:
                 np.testing.assert_array_equal(x, y)
+
+
+def test_which_gates_have_channels():
+    """Those with more axes than b, which the error says."""
+    (x, a, b), state, options = make(KINDS[0], Layer(2, 4, 6, 5), lead=(3,))
+    with pytest.raises(ValueError, match=r"a has .*; expected .*, as it has more axes than b$"):
+        linattn.fused_gated_delta_step(x, a, b[0], state, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_is_true_or_false(kind):
+    operands, state, options = make(kind, Layer(2, 6, 5, 7))
+    with pytest.raises(TypeError, match=f"{kind}: in_place is 'no'; expected True or False"):
+        getattr(linattn, kind)(*operands, state, **options, in_place="no")
 
 
 @pytest.mark.parametrize("field", ["conv", "s"])

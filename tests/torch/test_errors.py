@@ -205,3 +205,12 @@ def test_no_real_number(eps, gradient, block):
     words = f"^causal: eps is {re.escape(repr(eps))}; expected a real number$"
     with pytest.raises(TypeError, match=words):
         la.causal(q, q, q, eps=eps, block=block)
+
+
+def test_options_that_are_true_or_false():
+    x, state = torch.ones(2, 3), la.State(torch.zeros(2, 3, 3), torch.zeros(2, 3))
+    with pytest.raises(TypeError, match=r"^step: in_place is 'no'; expected True or False"):
+        la.step(x, x, x, state, in_place="no")
+    assert not state.s.any()
+    with pytest.raises(TypeError, match=r"^causal: return_state is 1; expected True or False"):
+        la.causal(x, x, x, return_state=1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..._call.fused import MOST_PLANS, Fused, FusedState
-from ..._core.checks import shape_alone
+from ..._core.checks import flag, shape_alone
 from ..._core.gufuncs import internal_ufuncs
 from ..._states.state_arrays import State
 from ...operators import fused
@@ -77,6 +77,8 @@ class Step:
         state_indices: Any = None, **options: Any,
     ) -> tuple[Tensor, FusedState]:  # fmt: skip
         """The step, with operands and options by name in place of `Fused.step`'s."""
+        if type(in_place) is not bool:
+            in_place = flag(self.name, "in_place", in_place)
         given = options
         given.update(zip(self.first, operands, strict=True))
         updates = in_place is True or state_indices is not None

@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 from ..._call import exact
 from ..._call.tables import MAPS
 from ..._call.whole_blocks import checked
-from ..._core.checks import shape_alone
+from ..._core.checks import flag, shape_alone
 from ..._states.state_arrays import ExactState, no_state
 from ...operators.registry import RECURRENCES
 from . import conversions, map_texts, option_checks, tensor_pools
@@ -189,6 +189,8 @@ class TensorOperator(Computation):
         state_indices: Any = None, **options: Any,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
+        if type(in_place) is not bool:
+            in_place = flag(self.description.step_name, "in_place", in_place)
         there = {"state": state}
         if state_indices is not None:
             there["state_indices"] = state_indices

@@ -62,14 +62,16 @@ conv_head(const struct la_head *h, const struct arena *arena, ptrdiff_t first,
 }
 
 /* to = y, channels [first, first + count), and up to a vector more; nonzero: stop.
- * Without weights, y = x. */
+ * Without weights, y = x.  `to` need not be aligned. */
 static int
 convolve_token(const struct la_head *h, const struct arena *arena, ptrdiff_t first,
                ptrdiff_t count, T *to)
 {
     if (!la_is_given(&h->weight)) {
         const struct la_array x = shifted(&h->x, first * h->x.cs);
-        load_row(to, round_up(count, VL), &x, 0, count);
+        for (ptrdiff_t j = 0; j < count; j += VL) {
+            *(vec_any *)&to[j] = (vec_any)load_at(&x, 0, j, count);
+        }
         return 0;
     }
     struct la_head conv = conv_head(h, arena, first, count);
