@@ -207,7 +207,8 @@ la_checked_call(struct la_operation *what, const linattn_array *operands, int co
         status = LINATTN_NO_MEMORY;
     }
     else {
-        const long held = la_pool_hold_threads(threads);
+        const long held =
+            la_pool_hold_threads(threads > 0 ? threads : la_pool_get_num_threads());
         status = status_of(la_run(&call, NULL));
         la_pool_hold_threads(held);
     }

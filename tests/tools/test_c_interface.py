@@ -121,6 +121,31 @@ def test_left_out(name):
         np.testing.assert_array_equal(x, np.full_like(x, np.nan) if lack else y)
 
 
+def fields(name):
+    """Places of the fields of states that may be left out."""
+    return [
+        i for i, x in enumerate(describe(name)) if x[4] and x[0] not in ("begin", "end", "keys")
+    ]
+
+
+@one_isa()
+@looped(name=[x for x in ONE_EACH if fields(x)])
+def test_one_field_left_out(name):
+    """An input is as zeros, and an output not computed; all others are as with it."""
+    for place in fields(name):
+        inputs, outputs = make(name, np.random.default_rng(2), lead=(2,), r=1)
+        if place < len(inputs):
+            no_key = name.startswith("wkv") and describe(name)[place][0] == "log_scale0"
+            inputs[place] = np.full_like(inputs[place], -np.inf if no_key else 0)
+        given, wanted = inputs + outputs, [*expected(name, inputs)]
+        if place >= len(inputs):
+            wanted[place - len(inputs)] = outputs[place - len(inputs)].copy()
+        given[place] = None
+        assert call(name, *given) == "OK"
+        for x, y in zip(outputs, wanted, strict=True):
+            np.testing.assert_array_equal(x, y, describe(name)[place][0])
+
+
 def before_and_after(name):
     """Places of the state's fields before the tokens, and after them."""
     places = {x[0]: i for i, x in enumerate(describe(name))}
@@ -236,3 +261,17 @@ def test_a_held_number_of_threads_is_held_again():
         assert linattn.get_num_threads() == 3
     finally:
         _linattn.hold_threads(0)
+
+
+def test_no_number_of_threads_is_what_the_thread_holds(threads):
+    inputs, outputs = make("causal_elu", np.random.default_rng(9), lead=(8,), n=2000, d=32, m=32)
+    threads(2)
+    _linattn.hold_threads(1)
+    try:
+        _linattn.take_jobs()
+        assert call("causal_elu", *inputs, *outputs, threads=0) == "OK"
+        assert _linattn.take_jobs() == []
+    finally:
+        _linattn.hold_threads(0)
+    assert call("causal_elu", *inputs, *outputs, threads=0) == "OK"
+    assert _linattn.take_jobs() != []

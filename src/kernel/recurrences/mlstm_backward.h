@@ -211,10 +211,13 @@ static struct la_array
 joined(const struct la_head *h, struct block x, const struct la_array *s,
        const struct la_array *z, T *row)
 {
-    if (!la_is_given(s)) {
+    if (!la_is_given(s) && !la_is_given(z)) {
         return *s;
     }
-    load_plain(x, s, rows_from(0, h->d), h->m);
+    clear_rows(x, 0, h->d);
+    if (la_is_given(s)) {
+        load_plain(x, s, rows_from(0, h->d), h->m);
+    }
     if (h->normalize) {
         load_vector(row, z, h->d);
         set_column(x, h->d, h->m, row);
@@ -304,20 +307,22 @@ static void
 store_first_gradient(const struct la_head *h, const struct mlstm_backward_scratch *r,
                      double m)
 {
-    if (!la_is_given(&h->ds0)) {
-        return;
-    }
+    const int begins = la_is_given(&h->s0) || la_is_given(&h->z0);
     for (ptrdiff_t l = 0; l < h->d; l++) {
         const T *grad = &r->last.x[l * r->last.ld], *s = &r->first.x[l * r->first.ld];
-        for (ptrdiff_t j = 0; la_is_given(&h->s0) && j < h->m + h->normalize; j++) {
+        for (ptrdiff_t j = 0; begins && j < h->m + h->normalize; j++) {
             m += (double)grad[j] * (double)s[j];
         }
         r->z[l] = h->normalize ? grad[h->m] : 0;
     }
     const T log_scale = (T)m;
-    store_rows(&h->ds0, rows_from(0, h->d), h->m, r->last, NULL);
+    if (la_is_given(&h->ds0)) {
+        store_rows(&h->ds0, rows_from(0, h->d), h->m, r->last, NULL);
+    }
     store_vector(&h->dz0, r->z, h->d);
-    memcpy(h->dlog_scale0.data, &log_scale, sizeof(log_scale));
+    if (la_is_given(&h->dlog_scale0)) {
+        memcpy(h->dlog_scale0.data, &log_scale, sizeof(log_scale));
+    }
 }
 
 static int

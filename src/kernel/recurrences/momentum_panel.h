@@ -122,10 +122,12 @@ load_momentum(T *x, const struct la_head *h, const struct la_array *s,
     const ptrdiff_t width = nr * VL, cols = h->m - col < width ? h->m - col : width;
     const struct la_array *const fields[] = {s, m};
     clear(x, momentum_size(h, nr));
-    for (int i = 0; i < 2 && s->data != NULL; i++) {
+    for (int i = 0; i < 2; i++) {
         const struct la_array part = momentum_part(fields[i], col);
         const struct block y = {x + i * round_up(h->d, MR) * width, width};
-        load_plain(y, &part, rows_from(0, h->d), cols);
+        if (la_is_given(&part)) {
+            load_plain(y, &part, rows_from(0, h->d), cols);
+        }
     }
 }
 
@@ -135,10 +137,12 @@ store_momentum(const struct la_array *s, const struct la_array *m, T *x,
 {
     const ptrdiff_t width = nr * VL, cols = h->m - col < width ? h->m - col : width;
     const struct la_array *const fields[] = {s, m};
-    for (int i = 0; i < 2 && s->data != NULL; i++) {
+    for (int i = 0; i < 2; i++) {
         const struct la_array part = momentum_part(fields[i], col);
         const struct block y = {x + i * round_up(h->d, MR) * width, width};
-        store_rows(&part, rows_from(0, h->d), cols, y, NULL);
+        if (la_is_given(&part)) {
+            store_rows(&part, rows_from(0, h->d), cols, y, NULL);
+        }
     }
 }
 

@@ -211,7 +211,7 @@ wkv_panel_back(const struct la_head *h, const struct wkv_backward_scratch *r,
     if (leave_wkv(h, r, col, cols, until_poll)) {
         return 1;
     }
-    if (la_is_given(&h->grad_s)) {
+    if (la_is_given(&h->grad_s) || la_is_given(&h->grad_z)) {
         meet_max(r->r, r->scan.s, cols, 1);
     }
     struct la_fetch ahead = {0};
