@@ -28,7 +28,8 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # vectors of 32 and 64 bytes on a stack that is aligned to 16.  So Windows builds use ziglang's
 # clang, a build requirement in pyproject.toml there, with mingw-w64's headers and libraries.  For
 # other targets that it supports, name it in CC (tools/wheels.py).
-ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
+_CC = [os.path.basename(word) for word in os.environ.get("CC", "").split()]
+ZIG = WINDOWS or any(word.startswith("zig") for word in _CC)
 
 # Instruction sets: the suffix of the kernels' table, and the flags that select the set.
 # CONTRIBUTING.md lists what else a new one takes.

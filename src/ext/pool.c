@@ -335,7 +335,7 @@ int
 la_pool_lends(void)
 {
     return la_pool_has_runner() &&
-           (atomic_load(&not_lent) == 0 || atomic_fetch_sub(&not_lent, 1) == 1);
+           (atomic_load(&not_lent) <= 0 || atomic_fetch_sub(&not_lent, 1) <= 1);
 }
 
 /* The runner, if it may run a job. */

@@ -182,8 +182,7 @@ rectify(const struct dpfp_scratch *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    load_rows((struct block){r->x, round_up(d, VL)}, x, rows_from(row, 1), d,
-              map_identity);
+    load_row(r->x, round_up(d, VL), x, row, d);
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
             const vec y = vload(&r->x[j]);
