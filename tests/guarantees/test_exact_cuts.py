@@ -76,6 +76,19 @@ def test_random_cuts(case, size, dtype):
         check(case, operands, rng)
 
 
+def test_without_values():
+    """A state without columns has sums of keys, which are carried."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        q, k, v = (rng.standard_normal((65, width)) for width in (8, 8, 0))
+        operands = q, k, v, *(5 * rng.standard_normal((2, 65)))
+        first, second = ([x[rows] for x in operands] for rows in (slice(64), slice(64, 65)))
+        _, last = linattn.mlstm(*operands, **EXACT)
+        _, before = linattn.mlstm(*first, **EXACT)
+        _, end = linattn.mlstm(*second, initial_state=before, **EXACT)
+        assert same(arrays(end), arrays(last))
+
+
 @EACH
 @looped(dtype=["float32", "float64"])
 def test_close_to_other_calls(case, dtype):

@@ -96,7 +96,8 @@ lost_of(const struct la_array *x)
 INLINE int
 carries_lost(const struct la_head *h)
 {
-    return h->s0.plane != 0 || h->s1.plane != 0;
+    /* s may have no columns. */
+    return (h->s0.plane | h->s1.plane | h->z0.plane | h->z1.plane) != 0;
 }
 
 /* The state before the first token and what it has lost, unless that is NULL. */
