@@ -12,9 +12,10 @@ An error on one rank, or calls that differ in more than their tokens, raise on a
 of them waits.  A rank that is killed ends the job.  If a rank may end by another exception, run the
 program under ``-m mpi4py``, or the others wait for it.
 
-Not supported: ``cu_seqlens``; ``out``; ``beta`` as one number a value channel;
-`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; and operands of `linear_scan`
-without an axis of this rank's tokens: use ``np.broadcast_to`` for factors that tokens share.
+Not supported: ``cu_seqlens``, ``block``, ``state_at``, ``state_indices`` and ``out``;
+`linattn.slstm`; ``beta`` per value channel; `linattn.feature_maps.PositiveRandomFeatures` with
+``normalize=True``; and operands of `linear_scan` without an axis of this rank's tokens: use
+``np.broadcast_to`` for factors that tokens share.
 
 A batch job in which rank i reads its own tokens::
 

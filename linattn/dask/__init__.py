@@ -15,9 +15,10 @@ chunks along the leading axes alone.
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
-channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
-tokens in more than one chunk.
+Not supported: `linattn.slstm`; ``out``, as results are lazy; ``block``, ``state_at`` and
+``state_indices``; chunks along the width; ``beta`` per value channel;
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with tokens in
+more than one chunk.
 
 The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more;
 ``gated``, ``mlstm`` and ``wkv`` one more; ``linear_scan`` and ``selective_scan`` two more;

@@ -1,11 +1,12 @@
 """linattn for JAX: the operators on CPU arrays, differentiable, under jit, vmap and shard_map.
 
-Names and arguments are those of the NumPy functions, without ``out``, ``in_place`` and the
-``_backward`` functions.  ``axis_name`` is new, and ``feature_map`` may also be a function of JAX's
-arrays.  `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  XLA calls the C
-kernels without Python or a copy; only feature maps that are objects run in Python, on XLA's
-buffers.  Gradients are reverse-mode, of first order, and flow through states.  ``scale`` and
-``eps`` have to be numbers when a function is traced.
+Names and arguments are those of the NumPy functions, without ``out``, ``in_place``, ``state_at``
+and ``state_indices``; the ``_backward`` functions and the fused steps are missing.  ``axis_name``
+is new, and ``feature_map`` may also be a function of JAX's arrays.
+`linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  XLA calls the C kernels
+without Python or a copy; only feature maps that are objects run in Python, on XLA's buffers.
+Gradients are reverse-mode, of first order, and flow through states.  ``scale`` and ``eps`` have to
+be numbers when a function is traced.
 
 Arrays have to be on a CPU.  Where JAX has a GPU or TPU, it puts new arrays there, and the functions
 raise a ValueError; under `jax.jit` when they are lowered.  Move the arrays, or make the CPU the
@@ -26,8 +27,8 @@ If a version of JAX does not accept the handler, you get a warning, `IN_C` is Fa
 Within `jax.shard_map`, ``axis_name`` is the axis of the mesh along which the tokens are cut.  Each
 device computes the effect of its tokens on the state, and one all-gather sends these effects:
 nothing else is sent.  ``key_lengths``, ``cu_seqlens`` and ``block`` have to be None then, and
-``beta`` one number a token; `noncausal` and `causal_conv1d` have no ``axis_name``.  Gradients need
-`jax.shard_map` with ``check_vma=False``.
+``beta`` one number per token; `noncausal`, `slstm` and `causal_conv1d` have no ``axis_name``.
+Gradients need `jax.shard_map` with ``check_vma=False``.
 """
 
 from __future__ import annotations

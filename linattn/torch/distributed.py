@@ -11,10 +11,11 @@ default) whose processes call together, forwards and backwards.  Gradients are t
 summed over processes with respect to this process's operands, so that the gradients of parameters,
 which DistributedDataParallel averages over processes, are as for batches on other processes.
 
-There are no ``key_lengths``, ``cu_seqlens``, ``initial_state`` and ``return_state``; ``beta`` is
-one number a token, not one a value channel; `linattn.feature_maps.PositiveRandomFeatures` need
-``normalize=False``; and `linear_scan` takes as many factors as tokens: use ``a.expand(...)`` for
-factors that tokens share.
+There are no ``key_lengths``, ``cu_seqlens``, ``block``, ``initial_state``, ``return_state``,
+``state_at`` and ``state_indices``, and no `linattn.torch.slstm`; ``beta`` is one number per token,
+not one per value channel; `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``;
+and `linear_scan` takes as many factors as tokens: use ``a.expand(...)`` for factors that tokens
+share.
 
 An error in one process is an error in all.  If a process dies, the others raise at once or after
 the group's ``timeout``, which `torch.distributed.init_process_group` takes.
