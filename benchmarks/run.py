@@ -101,7 +101,7 @@ def figure(row: Row, seconds: float, threads: int) -> Figure:
 
 def measured(row: Row, seconds: float, threads: int) -> dict[str, Any]:
     """What a Figure says about the calls of a row, or the numbers that its function found."""
-    calls = row.calls() if row.unit != "MiB" else [in_fresh_process(beyond, row)]
+    calls = row.calls() if row.unit != "MiB" else [in_fresh_process(beyond, row, threads)]
     if isinstance(calls, dict):  # the worst of several
         found = {x: measure(row.name, y, seconds, threads).spread()[0] for x, y in calls.items()}
         detail = ", ".join(f"{x}: {y:.2f}" for x, y in found.items())
@@ -165,10 +165,11 @@ def run_once(row: Row) -> None:
             each()
 
 
-def beyond(row: Row) -> float:
+def beyond(row: Row, threads: int) -> float:
     """MiB that a call adds to the process besides its results, after a small call."""
-    row.calls(tiny=True)()
-    results, peak = memory_use.peak(row.calls())
+    with limit_threads(threads):
+        row.calls(tiny=True)()
+        results, peak = memory_use.peak(row.calls())
     if peak is None:
         raise OSError("this system does not tell the peak of resident memory")
     results = results if isinstance(results, tuple) else (results,)

@@ -69,9 +69,9 @@ def delta_backward() -> None:
     Notes
     -----
     About 18 n d m floating-point operations per head.  Memory beyond the arrays: about
-    3 sqrt(n / 16) + 5 states of d m numbers per thread (n / 32 if d > 128), which is 4 MiB for
-    n = 262,144 and d = m = 64 in float32; never the states of all tokens.  16-bit operands
-    need n m float32 numbers more.
+    3 sqrt(n / 16) + 5 states of d m numbers per thread (n / 32 if d > 128), which is 6 MiB for
+    n = 262,144 and d = m = 64 in float32, or up to three times as much if threads share a head;
+    never the states of all tokens.  16-bit operands need n m float32 numbers more.
 
     Examples
     --------

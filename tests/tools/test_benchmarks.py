@@ -1,10 +1,15 @@
 """Every row of benchmarks/ runs: once, on tiny arrays, untimed, its results checked."""
 
 import functools
+import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from processes import output
+
+import linattn
+from linattn._cli.rows import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "benchmarks" / "run.py"
@@ -40,3 +45,24 @@ def test_results_name_their_commands():
     assert sections and all("`python " in x for x in sections)
     commands = " ".join(x for x in text.split("`") if x.startswith("python run.py "))
     assert {*families()} - {"main"} <= {*commands.split()}
+
+
+def test_memory_is_measured_with_the_threads_of_the_row(monkeypatch):
+    """Threads that share a head keep more states than one."""
+    pytest.importorskip("threadpoolctl")
+    monkeypatch.syspath_prepend(RUN.parent)
+    counts = []
+
+    def call():
+        counts.append(linattn.get_num_threads())
+        return np.empty(0)
+
+    benchmarks = importlib.import_module("run")
+    monkeypatch.setattr(benchmarks, "in_fresh_process", lambda function, *args: function(*args))
+    before = linattn.get_num_threads()
+    linattn.set_num_threads(3)
+    try:
+        benchmarks.measured(Row("", lambda: call, (), unit="MiB"), 0.0, 2)
+    finally:
+        linattn.set_num_threads(before)
+    assert {*counts} == {2}
