@@ -9,8 +9,8 @@ Every other operator becomes ONNX's standard ones, recurrences a loop over token
 With ``block`` the tokens of a block are there twice: first they write, then they read.
 
 16-bit operands are computed in float32, as in linattn.  Calls with ``cu_seqlens`` or
-``return_state="exact"``, gradients and steps with ``in_place=True`` cannot be exported and raise
-NotImplementedError.
+``return_state="exact"`` and gradients cannot be exported and raise NotImplementedError.  A step
+with ``in_place=True`` becomes one that returns its new state.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def export(
         If ``opset_version`` is out of range, or ``dynamo`` is False.
     NotImplementedError
         If a call in the model cannot be exported: it has ``cu_seqlens`` or
-        ``return_state="exact"``, is a gradient, or writes to its state in place.
+        ``return_state="exact"``, or is a gradient.
     Exception
         Those of torch.onnx.export.
 
