@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._linattn import overlaps_itself
+from .._linattn import operators, overlaps_itself
 from .dtypes import FAST, real_dtype, result_dtype, state_dtype
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def operand(
     if type(x) is not np.ndarray:
         if x is None:
             raise TypeError(f"{function}: {name} is None; expected an array")
-        refuse_masked(function, name, x)
+        refuse_masked(function, name, x, lengths=_takes_lengths(function))
         _refuse_graph(function, name, x)
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
             x = array(function, name, x)  # but not dask arrays and the like
@@ -62,12 +62,18 @@ def wrong_shape(function: str, name: str, x: Any, expected: object) -> ValueErro
     return ValueError(f"{function}: {name} has shape {tuple(x.shape)}; expected {expected}")
 
 
-def refuse_masked(function: str, name: str, x: Any) -> None:
+def refuse_masked(function: str, name: str, x: Any, *, lengths: bool = False) -> None:
     if isinstance(x, np.ma.MaskedArray):
+        way = "fill it first, or use key_lengths" if lengths else "fill it first"
         raise TypeError(
             f"{function}: {name} is a masked array, whose mask would be ignored; "
-            "expected a plain array (fill it first, or use key_lengths)"
+            f"expected a plain array ({way})"
         )
+
+
+def _takes_lengths(function: str) -> bool:
+    """Whether an operator of that name has ``key_lengths``."""
+    return function in operators and operators[function]["key_lengths"]
 
 
 def _refuse_graph(function: str, name: str, x: Any) -> None:

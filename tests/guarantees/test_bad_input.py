@@ -1,5 +1,6 @@
 """Bad input of every operator: an error names the function and the argument; nothing is written."""
 
+import inspect
 from fractions import Fraction
 from itertools import product
 
@@ -154,6 +155,15 @@ def test_types(case, kind):
             continue
         bad = make(good(case, kind)[name])
         refuse(case, kind, TypeError, f"{name} ", word, **{name: bad})
+
+
+@each_call(EVERY)
+def test_masked_operands(case, kind):
+    """The error proposes key_lengths where the function takes them."""
+    takes = "key_lengths" in inspect.signature(getattr(linattn, name_of(case, kind))).parameters
+    way = "(fill it first, or use key_lengths)" if takes else "(fill it first)"
+    name, first = next(iter(good(case, kind).items()))
+    refuse(case, kind, TypeError, f"{name} is a masked array", way, **{name: np.ma.array(first)})
 
 
 @each_call(EVERY)
