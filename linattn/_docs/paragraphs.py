@@ -182,7 +182,7 @@ grad_out : array_like, shape (..., n, m)
 
 grad_state
 ----------
-grad_state : State, optional
+grad_state : {kind}, optional
     The gradient with respect to the final state.
 
 in_place
@@ -209,7 +209,7 @@ scale : float, optional
 
 final_state
 -----------
-state : State
+state : {kind}
     Only with ``return_state``: the state after the last token, with the fields of
     ``initial_state``.  You can cut a sequence anywhere and continue from it.
 
@@ -231,7 +231,7 @@ dq, dk, dv : ndarray
 
 gradient_of_state
 -----------------
-state : State
+state : {kind}
     The gradient of the initial state, in its shape.  Only if ``initial_state`` or
     ``grad_state`` is given.
 """

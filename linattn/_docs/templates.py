@@ -131,10 +131,12 @@ def _places(f: Callable[..., Any]) -> dict[str, str]:
     takes = _parameters(f)
     default = takes["feature_map"].default if "feature_map" in takes else None
     found = {"maps": _MAPS, "default": repr(default)}
-    found |= {"holder": "a State", "or_z": " or a wrong ``z``"}
+    found |= {"kind": "State", "holder": "a State", "or_z": " or a wrong ``z``"}
     state = takes.get("state", takes.get("initial_state"))
     if state is not None and "State" not in str(state.annotation):
         found |= {"holder": "{array}", "or_z": ""}
+    elif state is not None and "SLSTMState" in str(state.annotation):
+        found |= {"kind": "SLSTMState", "holder": "an SLSTMState", "or_z": ""}
     if "normalize" in takes:
         return found | {
             "state": "``s`` (..., d, m) and ``z`` (..., d)",

@@ -24,10 +24,13 @@ class State(NamedTuple):
     s : ndarray, shape (..., f, m)
         ``sum_j phi(k_j) v_j^T``; (..., r, f, m) for r packed sequences.
     z : ndarray, shape (..., f), or None
-        ``sum_j phi(k_j)``; None without a normaliser.
-    log_scale : ndarray, shape as z, or None
-        Only for maps that rescale as they go: the logarithm of the largest feature of any key so
-        far.  For these maps None means plain sums.
+        ``sum_j phi(k_j)``; None without a normaliser.  For `linattn.momentum_delta` the momentum,
+        in the shape of s.
+    log_scale : ndarray, shape as z, or (...) for `linattn.mlstm`, or None
+        For `linattn.mlstm` and `linattn.wkv`: the logarithm of the scale of s and z, which are the
+        sums times e^-log_scale.  For maps that rescale as they go: the logarithm of the largest
+        feature of any key so far, from which the scale follows; None means plain sums there.  None
+        for other operators.
 
     Examples
     --------

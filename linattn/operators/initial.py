@@ -36,7 +36,8 @@ def initial_state(
     q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
         The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
         Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
-        `selective_scan` x, dt and A, for `wkv` k, v and w, for `causal_conv1d` x and weight.
+        `selective_scan` x, dt and A, for `wkv` k, v and w, for `slstm` x and R, for
+        `causal_conv1d` x and weight.
     *others : array_like
         The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
         them out if they add no leading axes and no wider dtype.
@@ -55,17 +56,18 @@ def initial_state(
     -------
     State
         ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
-        axis of sequences before these axes.  `wkv`, `mlstm`, and with a normaliser
-        `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
-        0 for `mlstm`.  That of `causal_conv1d` is an array.  The arrays are newly allocated, have
-        all leading axes, as in-place steps require, and the dtype of the computation: float32 for
-        16-bit operands.
+        axis of sequences before these axes.  `momentum_delta` has ``z`` (..., d, m).  `wkv`,
+        `mlstm`, and with a normaliser `linattn.feature_maps.PositiveRandomFeatures` also have
+        ``log_scale``, -inf for no key, but 0 for `mlstm`.  `slstm` has an `SLSTMState`, and the
+        state of `causal_conv1d` is an array.  The arrays are newly allocated, have all leading
+        axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
+        operands.
 
     Raises
     ------
     TypeError
-        If an operand does not hold real numbers, there are more operands than the operator has,
-        or the operator does not take the map.
+        If an operand does not hold real numbers (for `linear_scan` real or complex ones), there
+        are more operands than the operator has, or the operator does not take the map.
     ValueError
         If shapes do not match, or ``operator``, ``feature_map`` or ``cu_seqlens`` is wrong.
 

@@ -37,6 +37,8 @@ def slstm() -> None:
     initial_state : SLSTMState, optional
         The state before the first token: ``h``, ``c``, ``n`` and ``m``, each (..., heads, d); with
         ``cu_seqlens`` (..., r, heads, d); default: zeros.
+    out : ndarray, shape (..., n, heads, d), optional
+        Where to write the result; of the result's dtype.  It may overlap an operand.
 
     Returns
     -------
@@ -76,6 +78,12 @@ def slstm_backward() -> None:
 
     Exact for the equations of `slstm`, through R h, and through m where the last state has a
     gradient; the outputs do not depend on m.  The forward result is not needed.
+
+    Parameters
+    ----------
+    grad_out : array_like, shape (..., n, heads, d)
+        The gradient of a scalar with respect to the output.  It may be an expanded
+        (zero-stride) view.
 
     Returns
     -------
