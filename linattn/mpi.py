@@ -48,7 +48,7 @@ import numpy as np
 try:
     from mpi4py import MPI
 except ImportError as error:
-    raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
+    raise ImportError("linattn.mpi needs mpi4py: pip install -e '.[mpi]'") from error
 
 from ._blocks import effects, over_ranks
 from ._blocks.effects import AnyElement

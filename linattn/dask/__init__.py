@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING
 try:
     import dask.array  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"linattn.dask needs {error.name}: pip install 'linattn[dask]'") from error
+    raise ImportError(f"linattn.dask needs {error.name}: pip install -e '.[dask]'") from error
 
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DASK

@@ -40,11 +40,10 @@ from typing import TYPE_CHECKING, Any
 try:
     import jax.numpy
 except ImportError as error:
-    raise ImportError(f"linattn.jax needs {error.name}: pip install 'linattn[jax]'") from error
+    raise ImportError(f"linattn.jax needs {error.name}: pip install -e '.[jax]'") from error
 if jax.__version_info__ < (0, 8, 1):  # with the handler registered, these find no CPU
     raise ImportError(
-        f"linattn.jax needs jax 0.8.1 or newer and found {jax.__version__}: "
-        "pip install --upgrade 'linattn[jax]'"
+        f"linattn.jax needs jax 0.8.1 or newer and found {jax.__version__}: pip install -e '.[jax]'"
     )
 
 import linattn

@@ -20,13 +20,13 @@ try:
     import torch as _torch
 except ImportError as error:
     raise ImportError(
-        f"linattn.torch needs {error.name}: pip install 'linattn[torch]'",
+        f"linattn.torch needs {error.name}: pip install -e '.[torch]'",
         name=__name__,  # python -m linattn.torch then ends in one line
     ) from error
 if _torch.__version__ < "2.9":  # TorchVersion compares versions
     raise ImportError(
         f"linattn.torch needs torch 2.9 or newer and found {_torch.__version__}: "
-        "pip install --upgrade 'linattn[torch]'"
+        "pip install -e '.[torch]'"
     )
 
 from .._call.fused import FusedState

@@ -102,7 +102,7 @@ def test_running_a_program_needs_torch(tmp_path):
     done = python("-m", "linattn.torch", "program.py", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert "linattn.torch needs torch: pip install 'linattn[torch]'" in done.stderr
+    assert "linattn.torch needs torch: pip install -e '.[torch]'" in done.stderr
 
 
 def test_it_is_called_linattn():

@@ -250,7 +250,7 @@ def test_modules_imported_later(interpreter):
 
 def test_without_transformers(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install 'linattn\[transformers\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[transformers\]'"):
         patch_transformers()
 
 

@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any
 try:
     from torch.onnx._internal.exporter._torchlib._torchlib_registry import onnx_impl
 except ImportError as error:
-    raise ImportError(
-        f"linattn.torch.onnx needs {error.name}: pip install 'linattn[onnx]'"
-    ) from error
+    raise ImportError(f"linattn.torch.onnx needs {error.name}: pip install -e '.[onnx]'") from error
 
 import torch
 

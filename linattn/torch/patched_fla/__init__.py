@@ -72,7 +72,7 @@ def patch_fla() -> Patch:
                 importlib.import_module(name)
         except ImportError as error:
             raise ImportError(
-                f"linattn.torch.patch_fla needs {error.name}: pip install 'linattn[fla]'"
+                f"linattn.torch.patch_fla needs {error.name}: pip install -e '.[fla]'"
             ) from error
     return Patch(LIBRARY)
 

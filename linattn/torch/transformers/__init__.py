@@ -93,8 +93,7 @@ def patch_transformers() -> Patch:
         importlib.import_module("transformers")
     except ImportError as error:
         raise ImportError(
-            f"linattn.torch.patch_transformers needs {error.name}: "
-            "pip install 'linattn[transformers]'"
+            f"linattn.torch.patch_transformers needs {error.name}: pip install -e '.[transformers]'"
         ) from error
     _check_version()
     return Patch(LIBRARY)
@@ -107,7 +106,7 @@ def _check_version() -> None:
     if numbers is None or tuple(map(int, numbers.groups())) < _OLDEST:
         raise ImportError(
             f"linattn.torch.patch_transformers: transformers has version {version}; "
-            f"expected {'.'.join(map(str, _OLDEST))} or later: pip install 'linattn[transformers]'"
+            f"expected {'.'.join(map(str, _OLDEST))} or later: pip install -e '.[transformers]'"
         )
 
 
