@@ -8,6 +8,7 @@ lines say which versions were run.
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -45,9 +46,14 @@ def run(version: str, room: Path) -> str:
     return f"torch {found.stdout.strip()}: {tests.stdout.strip().splitlines()[-1]}"
 
 
-def main(versions: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION",
+        help="of PyTorch, such as 2.9.0 (default: the oldest that is promised, and the newest)",
+    )  # fmt: skip
     lines = []
-    for version in versions or [oldest(), ""]:
+    for version in parser.parse_args().versions or [oldest(), ""]:
         with tempfile.TemporaryDirectory() as room:
             given = f"=={version}" if version[:1].isdigit() else version
             lines.append(run(given, Path(room)))
@@ -56,4 +62,4 @@ def main(versions: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
