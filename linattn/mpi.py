@@ -3,7 +3,7 @@
 The functions take what the NumPy functions take, for this rank's tokens, which follow those of the
 rank before, and a communicator.  All ranks call together.  Each computes the effect of its tokens
 on the state, one exclusive scan (log2(ranks) steps) puts these effects together, and each rank then
-runs from its own state.  A message is a state, d m + d numbers a head, and a d x d matrix if the
+runs from its own state.  A message is a state, d m + d numbers per head, and a d x d matrix if the
 recurrence has one, or, for scans, as many numbers again.  Gradients go the same way from the last
 rank to the first; those of ``mlstm`` and ``wkv`` send three states.  With ``reverse`` a scan begins
 on the last rank.

@@ -190,9 +190,9 @@ def _transition(
     for row, x in given:
         if row.channels == "m" and x.ndim >= longest:
             raise ValueError(
-                f"{r.name}: {row.name} has shape {x.shape}, one number a value channel; expected "
-                "one a token where the sequence is in blocks, as channels would have a transition "
-                "each"
+                f"{r.name}: {row.name} has shape {x.shape}, one number per value channel; expected "
+                "one per token where the sequence is in blocks, as each channel would have a "
+                "transition of its own"
             )
     f = end.s.shape[-2]
     if r.stacked:

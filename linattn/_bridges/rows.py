@@ -31,7 +31,7 @@ _OPERANDS = {
 _NO_CHANNELS = Raised(
     "ValueError",
     " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
-    "is one number a value channel",
+    "has one number per value channel",
 )
 _LOST = (
     "return_state",
@@ -117,7 +117,7 @@ JAX = Bridge(
         Raised(
             "ValueError",
             "axis_name",
-            "is given with key_lengths, cu_seqlens, block, or a beta a value channel",
+            "is given with key_lengths, cu_seqlens, block, or a beta per value channel",
         ),
     ),
     notes=(

@@ -5,7 +5,7 @@ A public function is a docstring and one call of `forward`, `backward` or `step`
 they read a call in the same way: they check the operands, choose the gufunc, read states and packed
 sequences, apply maps that are objects, and sum gradients over broadcast axes.
 
-A recurrence "fade" with one gate a token, or one a key channel, has these rows::
+A recurrence "fade" with one gate per token, or one per key channel, has these rows::
 
     LA_OP(fade, "q(n,d) k(n,d) v(n,m) g(n,d?) scale() | s(d,m) -> o(n,m)", ...)
     LA_OP(fade_backward, ...)

@@ -36,7 +36,7 @@ def result_dtype(*operands: Any) -> DType:
 
 
 def is_weak(x: Any, numbers: tuple[type, ...] = (int, float)) -> bool:
-    """Whether x is a number of Python's, which has no say in the dtype of a call, as in NumPy."""
+    """Whether x is a number of Python's, which does not affect the dtype of a call, as in NumPy."""
     return isinstance(x, numbers) and not isinstance(x, np.generic)
 
 

@@ -33,7 +33,7 @@ class Operand(NamedTuple):
     dims: str  #: "n" a number a token, "nd" a row a token, "d" a row for all tokens
     channels: str = ""  #: one more dimension that it may have, told by the number of its axes
     optional: bool = False
-    state_dtype: bool = False  #: held as states are: it has no say in the dtype of a call
+    state_dtype: bool = False  #: held as states are: it does not affect the dtype of a call
     suffix: str = ""  #: of a gufunc's name where it has channels, or is not left out
 
     @property

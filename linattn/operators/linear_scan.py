@@ -42,8 +42,8 @@ def linear_scan() -> None:
 
     Notes
     -----
-    One multiplication and one addition a number, and an exponential with ``log``: the time is
-    that of reading a and x and writing h.  Scratch: blocks of a few tokens a thread, and a row.
+    One multiplication and one addition per element, and an exponential with ``log``: the time is
+    that of reading a and x and writing h.  Scratch: blocks of a few tokens per thread, and a row.
     Factors above 1 in magnitude are right as long as h is finite.  Once h is NaN it stays NaN,
     whatever the factors.
 
@@ -84,8 +84,8 @@ def linear_scan_backward() -> None:
 
     Notes
     -----
-    5 floating-point operations a number, and two exponentials with ``log``.  Memory beyond the
-    arrays: about 2 sqrt(n) rows of a panel of channels a thread.
+    5 floating-point operations per element, and two exponentials with ``log``.  Memory beyond the
+    arrays: about 2 sqrt(n) rows of a panel of channels per thread.
 
     References
     ----------
@@ -129,7 +129,7 @@ def linear_scan_step() -> None:
 
     Notes
     -----
-    2 floating-point operations a number, and an exponential with ``log``.
+    2 floating-point operations per element, and an exponential with ``log``.
 
     References
     ----------

@@ -34,7 +34,7 @@ def mlstm() -> None:
     ----------
     i, f : array_like, shape (..., n)
         Input and forget gates before their functions, exp and sigma.  They are converted to what
-        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.
+        is computed in, float32 for 16-bit tokens, and do not affect the result's dtype.
     scale : float, optional
         Multiplies q; 1 / sqrt(d) by default.
     normalize : bool, default True
@@ -44,7 +44,7 @@ def mlstm() -> None:
         where ``normalize`` is False.
     initial_state : State, optional
         The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
-        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
+        (..., d), or None without the normaliser, and ``log_scale`` (...), one per head;
         with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.
 
     Returns
@@ -54,8 +54,8 @@ def mlstm() -> None:
 
     Notes
     -----
-    About the time of `gated` with one gate a token: 4 n d m floating-point operations a head.
-    Scratch of 2 d m numbers a thread, and three numbers a token.  An input gate of -inf writes
+    About the time of `gated` with one gate per token: 4 n d m floating-point operations per head.
+    Scratch of 2 d m numbers per thread, and three numbers per token.  An input gate of -inf writes
     nothing, whatever the key and the value are; a forget gate of -inf resets the memory, even where
     it holds inf or NaN.
 
@@ -131,7 +131,7 @@ def mlstm_step() -> None:
 
     Notes
     -----
-    4 d m floating-point operations a head; the state is read and written once.
+    4 d m floating-point operations per head; the state is read and written once.
 
     Examples
     --------

@@ -27,7 +27,7 @@ def momentum_delta() -> None:
         The key that each token reads at before it writes, often k itself, or exp(g) k.
     g : array_like, shape (..., n)
         Natural logarithm of each token's decay of the memory.  It is converted to the dtype of
-        the computation (float32 for 16-bit tokens) and has no say in the result's dtype.
+        the computation (float32 for 16-bit tokens) and does not affect the result's dtype.
     mu : array_like, shape (..., n)
         Natural logarithm of the decay of the momentum; converted as ``g`` is.
     beta : array_like, shape (..., n)

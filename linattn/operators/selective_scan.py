@@ -54,7 +54,7 @@ def selective_scan() -> None:
 
     Notes
     -----
-    n m r exponentials and 6 n m r floating-point operations.  Scratch a thread: A and a state,
+    n m r exponentials and 6 n m r floating-point operations.  Scratch per thread: A and a state,
     and blocks of a few tokens; nothing of n m r numbers is ever held.  Results are right as long
     as the state is finite.
 

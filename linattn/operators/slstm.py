@@ -47,11 +47,11 @@ def slstm() -> None:
 
     Notes
     -----
-    8 d^2 floating-point operations a token and head, and four exponentials a number.  A token waits
-    for the output of the one before, so that tokens are computed one after another; sequences that
-    share R and b are computed together, so that R is read once for all of them.  Scratch of 4 d^2
-    numbers a thread.  Where n is 0 nothing has been written: c and m have no effect there, and the
-    first token sets m to i.  An input gate of -inf writes nothing.
+    8 d^2 floating-point operations per token and head, and four exponentials per element.  A token
+    waits for the output of the one before, so that tokens are computed one after another; sequences
+    that share R and b are computed together, so that R is read once for all of them.  Scratch of
+    4 d^2 numbers per thread.  Where n is 0 nothing has been written: c and m have no effect there,
+    and the first token sets m to i.  An input gate of -inf writes nothing.
 
     References
     ----------
@@ -94,7 +94,7 @@ def slstm_backward() -> None:
 
     Notes
     -----
-    Four times the operations of `slstm`.  Scratch of 12 d^2 numbers a thread, and, for each of up
+    Four times the operations of `slstm`.  Scratch of 12 d^2 numbers per thread, and, for each of up
     to 16 sequences computed together, n d numbers, the gates of 64 tokens, and dR.
 
     Examples
@@ -128,7 +128,7 @@ def slstm_step() -> None:
 
     Notes
     -----
-    8 d^2 floating-point operations a head; R is read once for the sequences that share it.  Its
+    8 d^2 floating-point operations per head; R is read once for the sequences that share it.  Its
     products are summed in another order than those of `slstm`.
 
     Examples

@@ -40,7 +40,7 @@ def wkv() -> None:
         Values.
     w : array_like, shape (..., m)
         Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
-        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.
+        computed in, float32 for 16-bit tokens, and does not affect the result's dtype.
     u : array_like, shape (..., m)
         Added to a token's own key as it is read; converted as ``w`` is.
     initial_state : State, optional
@@ -56,7 +56,7 @@ def wkv() -> None:
 
     Notes
     -----
-    Two exponentials and a division a number; scratch of about 16,000 numbers a thread.
+    Two exponentials and a division per element; scratch of about 16,000 numbers per thread.
 
     References
     ----------
@@ -91,7 +91,7 @@ def wkv_backward() -> None:
 
     Notes
     -----
-    Three to four times the time of `wkv`.  Scratch of about 1,700 sqrt(n) numbers a thread.
+    Three to four times the time of `wkv`.  Scratch of about 1,700 sqrt(n) numbers per thread.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def wkv_step() -> None:
 
     Notes
     -----
-    Two exponentials and a division a number; the state is read and written once.
+    Two exponentials and a division per element; the state is read and written once.
 
     Examples
     --------

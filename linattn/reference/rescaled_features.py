@@ -14,7 +14,8 @@ def attention(
     """``o_i = scale N_i / (scale D_i + eps exp(c_i))``: ``N_i`` and ``D_i`` are sums of the terms
     ``exp(u_if + e_jf)``, times v_j in N, and c_i is the largest of these exponents.
 
-    By logarithms, all terms at once: (n, s, f) numbers a head.  Float64, longdouble or complex128.
+    By logarithms, all terms at once: (n, s, f) numbers per head.  Float64, longdouble or
+    complex128.
     """
     x, y = (feature_map.temperature**0.5 * x for x in (q, k))
     u = x @ feature_map.omega

@@ -2,9 +2,9 @@
 
 As in LASP-2, each process computes what its tokens do to the state, one all-gather shares that, and
 each process then runs from its own state; the gradient goes the same way.  What is gathered is a
-state, d m + d numbers a head, and a matrix d d where the recurrence has one, or, for scans, as many
-numbers again, whatever the length of the sequence; for the gradients of ``mlstm`` and ``wkv`` it is
-three states.
+state, d m + d numbers per head, and a matrix d d where the recurrence has one, or, for scans, as
+many numbers again, whatever the length of the sequence; for the gradients of ``mlstm`` and ``wkv``
+it is three states.
 
 The functions take this process's tokens, in the order of ranks, and a ``group`` (the whole world by
 default) whose processes call together, forwards and backwards.  Gradients are those of the loss

@@ -273,7 +273,7 @@ def test_wrong_input():
     arrays = Q[0, 0], K[0, 0], V[0, 0], C[0, 0]
     lists = [x.tolist() for x in arrays]
     same(linattn.dask.causal_backward(*lists), linattn.causal_backward(*arrays))
-    with pytest.raises(ValueError, match="one number a value channel"):
+    with pytest.raises(ValueError, match="one number per value channel"):
         linattn.dask.delta(q, k, v, chunked(draw(B, H, N, M))).compute()
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=0)
     for call in (linattn.dask.causal, linattn.dask.noncausal):

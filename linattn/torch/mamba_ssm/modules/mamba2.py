@@ -22,7 +22,7 @@ class Mamba2(Mixer):
     """The layer of Mamba-2, with the parameters and arguments of mamba_ssm's.
 
     ``[z, x, B, C, dt] = W_in u``; x, B and C go through a short convolution and silu; then the
-    scan with a rate and a time step a head, a gated norm or the gate, and ``W_out``.
+    scan with a rate and a time step per head, a gated norm or the gate, and ``W_out``.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Mamba2(Mixer):
     A_init_range : (float, float)
         New rates are in this range.
     D_has_hdim : bool
-        D has a number a channel, not one a head.
+        D has one number per channel, not one per head.
     rmsnorm : bool
         Norm the result of the scan.
     norm_before_gate : bool

@@ -75,7 +75,7 @@ def selective_scan_fn(
     Notes
     -----
     All operands have gradients, also through the last state, which mamba_ssm leaves out.  A complex
-    A takes memory for 6 dim dstate numbers a token, a B or C that is the same at all tokens makes
+    A takes memory for 6 dim dstate numbers per token; a B or C that is the same at all tokens makes
     each channel a group of its own; both are slower.
 
     Examples

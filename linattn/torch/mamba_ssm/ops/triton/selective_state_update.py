@@ -70,7 +70,7 @@ def selective_state_update(
     Notes
     -----
     A, dt and dt_bias that are expanded over a head (strides of 0, as in Mamba-2) take one
-    exponential a head.  Without gradients a float32 state is not copied; otherwise gradients flow
+    exponential per head.  Without gradients a float32 state is not copied; otherwise gradients flow
     through it.
 
     Examples

@@ -42,7 +42,7 @@ def mamba_chunk_scan_combined(
     *,
     cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
-    """The scan of Mamba-2: one rate and one time step a head.
+    """The scan of Mamba-2: one rate and one time step per head.
 
     ``h_i = exp(dt_i A) h_{i-1} + dt_i x_i B_i^T``, ``y_i = h_i C_i + D x_i``, times
     ``silu(z_i)``.
