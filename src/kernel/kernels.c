@@ -55,79 +55,55 @@
 #include "steps/ssd_step.h"
 #include "steps/step.h"
 
-/* Each operator X carves its scratch in X_carve, which also measures it. */
-#define LA_OP(op, form, properties, rows, doc)                                         \
-    static size_t measure_##op(const struct la_head *h)                                \
-    {                                                                                  \
-        struct arena arena = {0};                                                      \
-        op##_carve(h, &arena);                                                         \
-        return arena.used;                                                             \
-    }
-#include "operators.def"
-
-#define LA_MEASURE_STAGES(op, chunk, common)                                           \
-    static size_t record_##op(const struct la_head *h)                                 \
-    {                                                                                  \
-        struct arena arena = {0};                                                      \
-        chunk(h, &arena);                                                              \
-        return arena.used;                                                             \
-    }                                                                                  \
-    static size_t shared_##op(const struct la_head *h)                                 \
-    {                                                                                  \
-        struct arena arena = {0};                                                      \
-        common(h, &arena);                                                             \
-        return arena.used;                                                             \
-    }
-LA_MEASURE_STAGES(causal, take_causal_record, take_lost)
-LA_MEASURE_STAGES(causal_backward, take_causal_chunk, take_causal_rates)
-LA_MEASURE_STAGES(gated, take_gated_chunk, take_lost)
-LA_MEASURE_STAGES(gated_backward, take_gated_adjoint, take_gated_memory)
-LA_MEASURE_STAGES(ssd, take_gated_chunk, take_lost)
-LA_MEASURE_STAGES(ssd_backward, take_gated_adjoint, take_gated_memory)
-LA_MEASURE_STAGES(delta, take_delta_record, take_delta_shared)
-LA_MEASURE_STAGES(gated_delta, take_gated_delta_record, take_delta_shared)
-LA_MEASURE_STAGES(dplr, take_dplr_record, take_delta_shared)
-LA_MEASURE_STAGES(delta_backward, take_delta_adjoint, take_delta_memory)
-LA_MEASURE_STAGES(gated_delta_backward, take_gated_delta_adjoint,
-                  take_gated_delta_memory)
-LA_MEASURE_STAGES(dplr_backward, take_dplr_adjoint, take_dplr_memory)
-
-#define LA_MEASURE_STAGED(op, take)                                                    \
-    static size_t staged_##op(const struct la_head *h)                                 \
+/* The bytes that `take` takes; op##_carve is that of an operator's scratch. */
+#define LA_MEASURE(name, take)                                                         \
+    static size_t name(const struct la_head *h)                                        \
     {                                                                                  \
         struct arena arena = {0};                                                      \
         take(h, &arena);                                                               \
         return arena.used;                                                             \
     }
-LA_MEASURE_STAGED(causal_backward, take_causal_gradient)
-LA_MEASURE_STAGED(gated_backward, take_gated_gradient)
-LA_MEASURE_STAGED(ssd_backward, take_gated_gradient)
-LA_MEASURE_STAGED(delta_backward, take_delta_gradient)
-LA_MEASURE_STAGED(gated_delta_backward, take_gated_delta_gradient)
-LA_MEASURE_STAGED(dplr_backward, take_dplr_gradient)
+#define LA_OP(op, form, properties, rows, doc) LA_MEASURE(measure_##op, op##_carve)
+#include "operators.def"
 
-#define LA_STAGES(op, scratch, least, passes)                                          \
-    [LA_OP_##op] = {stage_##op, scratch##_##op, record_##op, shared_##op, least, passes}
+/* Operators with stages: what their scratch, a record, and what all groups share are
+ * taken by; the least chunks of a group, and its passes. */
+#define LA_ALL_STAGES(X)                                                               \
+    X(causal, causal_carve, take_causal_record, take_lost, NULL, 1)                    \
+    X(causal_backward, take_causal_gradient, take_causal_chunk, take_causal_rates,     \
+      NULL, 2)                                                                         \
+    X(gated, gated_carve, take_gated_chunk, take_lost, NULL, 1)                        \
+    X(gated_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,      \
+      least_gated_chunks, 2)                                                           \
+    X(ssd, gated_carve, take_gated_chunk, take_lost, NULL, 1)                          \
+    X(ssd_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,        \
+      least_gated_chunks, 2)                                                           \
+    X(delta, delta_carve, take_delta_record, take_delta_shared, NULL, 1)               \
+    X(delta_backward, take_delta_gradient, take_delta_adjoint, take_delta_memory,      \
+      least_delta_chunks, 2)                                                           \
+    X(gated_delta, gated_delta_carve, take_gated_delta_record, take_delta_shared,      \
+      NULL, 1)                                                                         \
+    X(gated_delta_backward, take_gated_delta_gradient, take_gated_delta_adjoint,       \
+      take_gated_delta_memory, least_delta_chunks, 2)                                  \
+    X(dplr, dplr_carve, take_dplr_record, take_delta_shared, NULL, 1)                  \
+    X(dplr_backward, take_dplr_gradient, take_dplr_adjoint, take_dplr_memory,          \
+      least_delta_chunks, 2)
+
+#define LA_MEASURE_STAGES(op, scratch, record, shared, least, passes)                  \
+    LA_MEASURE(scratch_of_##op, scratch)                                               \
+    LA_MEASURE(record_of_##op, record)                                                 \
+    LA_MEASURE(shared_of_##op, shared)
+LA_ALL_STAGES(LA_MEASURE_STAGES)
+
+#define LA_STAGES(op, scratch, record, shared, least, passes)                          \
+    [LA_OP_##op] = {stage_##op,     scratch_of_##op, record_of_##op,                   \
+                    shared_of_##op, least,           passes},
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 
 const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
     .vector_bytes = LA_VBYTES,
-    .stages =
-        {
-            LA_STAGES(causal, measure, NULL, 1),
-            LA_STAGES(causal_backward, staged, NULL, 2),
-            LA_STAGES(gated, measure, NULL, 1),
-            LA_STAGES(gated_backward, staged, least_gated_chunks, 2),
-            LA_STAGES(ssd, measure, NULL, 1),
-            LA_STAGES(ssd_backward, staged, least_gated_chunks, 2),
-            LA_STAGES(delta, measure, NULL, 1),
-            LA_STAGES(gated_delta, measure, NULL, 1),
-            LA_STAGES(dplr, measure, NULL, 1),
-            LA_STAGES(delta_backward, staged, least_delta_chunks, 2),
-            LA_STAGES(gated_delta_backward, staged, least_delta_chunks, 2),
-            LA_STAGES(dplr_backward, staged, least_delta_chunks, 2),
-        },
+    .stages = {LA_ALL_STAGES(LA_STAGES)},
     .kernels =
         {
 #define LA_OP(op, form, properties, rows, doc) {run_##op, measure_##op},

@@ -188,7 +188,7 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
     vec max = before, total = {0};
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-        const ivec there = viota() < (ivec)((ivec){0} + (INT)(end - j));
+        const ivec there = first_lanes(end - j);
         const vec x = vselect(there, vload(&p[j]), vset1(-(T)INFINITY));
         max = vmax(max, x);
         vstore(&p[j], x);

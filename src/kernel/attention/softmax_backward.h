@@ -97,7 +97,7 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
             map_exp(x, LA_MAPPED);
             LA_EACH(c, LA_MAPPED) {
                 const ptrdiff_t left = keys - j - c * VL;
-                const ivec there = viota() < (ivec)((ivec){0} + (INT)left);
+                const ivec there = first_lanes(left);
                 const vec weight = x[c] * inverse;
                 const vec slope = weight * (vload(&e[c * VL]) - mean);
                 vstore(&p[c * VL], vkeep(there, weight));

@@ -36,13 +36,6 @@ conv_taps(const struct la_head *h)
     return h->f > h->d ? h->f : h->d + 1;
 }
 
-/* The number of channels of the panel at `col`, if most panels have `most`. */
-INLINE ptrdiff_t
-panel_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
-{
-    return h->m - col < most ? h->m - col : most;
-}
-
 /* For panels of `cols` channels. */
 static struct conv_scratch
 take_conv(const struct la_head *h, struct arena *arena, ptrdiff_t cols)

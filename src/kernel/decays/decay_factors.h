@@ -113,7 +113,7 @@ token_rows(const struct decay *decay, ptrdiff_t rows)
 INLINE vec
 add_earlier(vec sum, T g, ptrdiff_t count)
 {
-    const ivec earlier = viota() < (ivec)((ivec){0} + (INT)count);
+    const ivec earlier = first_lanes(count);
     return vkeep(earlier, sum + vset1(g));
 }
 

@@ -90,7 +90,7 @@ state_gradient(const struct decay *decay, T *state, T *s, T *rt, ptrdiff_t K,
 INLINE vec
 pairs_until(const struct decay_pairs *c, vec sum, ptrdiff_t i, ptrdiff_t j)
 {
-    const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
+    const ivec earlier = first_lanes(i - j);
     for (int r = 0; r < c->readers; r++) {
         const ptrdiff_t row = i + c->reader[r].before;
         for (int w = 0; row < c->tokens && w < c->writers; w++) {
@@ -113,7 +113,7 @@ token_pairs(const struct decay_pairs *c)
             const ptrdiff_t t = last - VL + lane;
             part[lane] = (vec){0};
             for (ptrdiff_t j = 0; t < c->tokens && j < t; j += VL) {
-                const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(t - j));
+                const ivec earlier = first_lanes(t - j);
                 across[j / VL] = pairs_until(c, across[j / VL], t, j);
                 part[lane] += vkeep(earlier, across[j / VL]);
             }

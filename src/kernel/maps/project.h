@@ -51,12 +51,10 @@ project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_
     const ptrdiff_t end = first + rows;
     load_plain((struct block){r->x, r->ldd}, x, span(first, rows, end, end, ahead), d);
     sweep(&c, LA_READ);
-    if (r->h != NULL) {
-        row_dots(r->h, (struct block){r->x, r->ldd}, (struct block){r->x, r->ldd}, rows,
-                 r->ldd);
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            r->h[i] *= t * t / 2;
-        }
+    row_dots(r->h, (struct block){r->x, r->ldd}, (struct block){r->x, r->ldd}, rows,
+             r->ldd);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        r->h[i] *= t * t / 2;
     }
 }
 
@@ -89,15 +87,15 @@ project(const struct la_head *h, const int nout, const vec c,
     struct arena arena = {h->scratch, 0};
     const struct project_scratch r = project_carve(h, &arena);
     const ptrdiff_t d = h->d, m = h->f;
-    const T root = (T)h->t;
+    const T t = (T)h->t;
     struct la_fetch ahead = {0};
     load_state(r.omega, &h->omega, d, m);
     for (ptrdiff_t i = 0; i < state_size(d, m); i++) {
-        r.omega[i] *= root;
+        r.omega[i] *= t;
     }
     for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
         const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
-        project_rows(&r, &h->x, i, rows, d, root, &ahead);
+        project_rows(&r, &h->x, i, rows, d, t, &ahead);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const vec h = vset1(r.h[l]);
             for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {

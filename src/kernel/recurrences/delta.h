@@ -78,14 +78,11 @@ values_at(const struct la_head *h, struct span t, struct block copy)
 static struct la_array
 values(const struct la_head *h, struct span t, struct block copy)
 {
-    struct span some = t;
-    some.rows = keys_left(h, t);
     if (reads_values_in_place(h, t)) {
         look_ahead(&h->v, t, h->m);
     }
     else {
-        load_plain(copy, &h->v, some, h->m);
-        clear_rows(copy, some.rows, round_up(t.rows, MR));
+        load_values(h, t, copy);
     }
     return values_at(h, t, copy);
 }

@@ -101,9 +101,7 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
 {
     const ptrdiff_t all = round_up(t.rows, MR);
     load_beta(h, t, &r->beta);
-    t.rows = keys_left(h, t);
-    load_plain(r->e, errors, t, h->m);
-    clear_rows(r->e, t.rows, all);
+    load_existing(r->e, h, errors, t, h->m, LA_MAP_identity);
     for (ptrdiff_t i = 0; i < all; i++) {
         const T *e = r->e.x + i * r->e.ld;
         T *u = r->u.x + i * r->u.ld;

@@ -223,8 +223,7 @@ carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first
         carry_by(&decay, &c, h, la_is_given(&h->bonus) ? LA_KEEP_READ : LA_AFTERWARDS,
                  copy);
         if (h->stage.part == 0) {
-            carry_vector(of_head->sum, of_head->sum, of_head->lost_of_sum, x.sum,
-                         width_of_sum(h));
+            add_row(of_head->sum, of_head->lost_of_sum, x.sum, width_of_sum(h));
         }
     }
     return 0;

@@ -28,24 +28,13 @@ struct gated_rows {
     int dplr;
 };
 
-/* b = phi of the tokens t of x, and 0 where no key exists. */
-static void
-load_existing(struct block b, const struct la_head *h, const struct la_array *x,
-              struct span t, enum la_map map)
-{
-    const ptrdiff_t all = round_up(t.rows, MR);
-    t.rows = keys_left(h, t);
-    load_mapped(b, x, t, h->d, map);
-    clear_rows(b, t.rows, all);
-}
-
 /* The writers, B or [K; B], unscaled. */
 static void
 load_writers(const struct la_head *h, struct block b, struct span t, int dplr)
 {
-    load_existing(b, h, &h->k, t, h->map);
+    load_features(h, t, b);
     if (dplr) {
-        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t,
+        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t, h->d,
                       LA_MAP_identity);
     }
 }
@@ -78,10 +67,10 @@ load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct sp
         if (x->dplr) {
             writers_meet(x->decay, second, second, t.rows, h->d);
         }
-        load_existing(x->e, h, x->dplr ? &h->a : &h->erase, t, LA_MAP_identity);
+        load_existing(x->e, h, x->dplr ? &h->a : &h->erase, t, h->d, LA_MAP_identity);
     }
     else {
-        load_existing(x->e, h, &h->k, t, h->map);
+        load_features(h, t, x->e);
         writers_meet(x->decay, x->b, x->e, t.rows, h->d);
     }
     readers_meet(x->decay, x->e, x->e, t.rows, h->d, x->dplr);

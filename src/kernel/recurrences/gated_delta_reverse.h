@@ -87,11 +87,8 @@ load_written(const struct la_head *h, const struct gated_delta_reverse *r,
         return;
     }
     const struct block u = block_at(r->base.u, rows, 0);
-    t.rows = keys_left(h, t);
-    load_plain(r->base.u, &h->v, t, h->m);
-    load_plain(u, errors, t, h->m);
-    clear_rows(r->base.u, t.rows, rows);
-    clear_rows(u, t.rows, rows);
+    load_values(h, t, r->base.u);
+    load_existing(u, h, errors, t, h->m, LA_MAP_identity);
 }
 
 /* DPLR: dV of one column tile; unlike dU, it is not substituted. */

@@ -32,19 +32,6 @@ momentum_delta_carve(const struct la_head *h, struct arena *arena)
     };
 }
 
-/* The outputs of the tokens t in a panel.  Nonzero: stop. */
-INLINE int
-momentum_block(const struct la_head *h, const struct momentum_delta_scratch *r,
-               struct span t, ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
-{
-    if (give_up(h, until_poll, 6 * t.rows * h->d * nr * VL)) {
-        return 1;
-    }
-    momentum_outputs(h, &r->rows, t.rows, keys_left(h, t), col,
-                     momentum_at(r->state, h, col), nr, t.ahead);
-    return 0;
-}
-
 static int
 run_momentum_delta(const struct la_head *h)
 {

@@ -106,7 +106,7 @@ linear_scan_carve(const struct la_head *h, struct arena *arena)
 INLINE ptrdiff_t
 linear_cols(const struct la_head *h, ptrdiff_t col, int stream)
 {
-    const ptrdiff_t cols = scan_cols(h, col, panel_columns(h));
+    const ptrdiff_t cols = panel_cols(h, col, panel_columns(h));
     return cols > VL && !stream ? cols / VL * VL : cols;
 }
 

@@ -157,24 +157,6 @@ store_tiles(const struct la_array *x, const struct la_head *h, T *tiles)
     }
 }
 
-/* Rows t of x, those without a key and those up to `rows` zeros, whatever x holds. */
-static void
-load_with_keys(struct block dst, const struct la_head *h, const struct la_array *x,
-               struct span t, ptrdiff_t cols)
-{
-    const ptrdiff_t all = round_up(t.rows, MR);
-    t.rows = keys_left(h, t);
-    load_plain(dst, x, t, cols);
-    clear_rows(dst, t.rows, all);
-}
-
-/* Channels of the panel from `col` on. */
-INLINE ptrdiff_t
-scan_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
-{
-    return h->m - col < most ? h->m - col : most;
-}
-
 /* Whether the rows of x are those of a block, but for what follows their last numbers.
  */
 INLINE int

@@ -33,7 +33,7 @@ take_scan(const struct la_head *h, struct arena *arena, ptrdiff_t most)
 {
     struct selective_scan_scratch r;
     const ptrdiff_t rows = h->n < most ? round_up(h->n, MR) : most;
-    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    const ptrdiff_t cols = panel_cols(h, 0, LA_SCAN_COLS);
     r.x = take_block(arena, rows, cols);
     r.u = take_block(arena, rows, cols);
     r.delta = take_block(arena, rows, cols);
@@ -199,7 +199,7 @@ static void
 scan_panel(const struct la_head *h, const struct selective_scan_scratch *r,
            ptrdiff_t rows, ptrdiff_t col, struct la_fetch *ahead)
 {
-    const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+    const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         T *A = tile_at(r->A, h, col + j), *s = tile_at(r->s, h, col + j);
         for (ptrdiff_t l = 0; l < h->f; l += MR) {
@@ -252,7 +252,7 @@ look_at_panel(const struct la_head *h, const struct la_array *const *arrays, int
     for (int a = 0; t.next >= 0 && t.rows > 0 && a < count; a++) {
         const struct la_array x = shifted(arrays[a], next * arrays[a]->cs);
         if (x.data != NULL) {
-            look_ahead(&x, t, scan_cols(h, next, LA_SCAN_COLS));
+            look_ahead(&x, t, panel_cols(h, next, LA_SCAN_COLS));
         }
     }
 }
@@ -270,11 +270,11 @@ scan_channels(const struct la_head *h)
     load_constants(h, &r);
     for (ptrdiff_t i = 0; i < h->n; i += rows) {
         const struct span b = span(i, rows, i, h->n, NULL);
-        load_with_keys(r.B, h, &h->B, b, h->f);
+        load_existing(r.B, h, &h->B, b, h->f, LA_MAP_identity);
         load_plain(r.C, &h->C, b, h->f);
         for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
             const struct span t = span(i, rows, i + rows, h->n, &ahead);
-            const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+            const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
             const struct la_array y = shifted(&h->y, col * h->y.cs);
             if (give_up(h, &until_poll, 8 * t.rows * cols * tile_rows(h))) {
                 return 1;
@@ -317,7 +317,7 @@ run_selective_scan(const struct la_head *h)
     const ptrdiff_t most = by_columns(&h->x) && h->n > VL ? LA_SCAN_CHANNELS : h->m;
     ptrdiff_t col = 0;
     do {
-        const struct la_head some = channels_of(h, col, scan_cols(h, col, most));
+        const struct la_head some = channels_of(h, col, panel_cols(h, col, most));
         if (scan_channels(&some)) {
             return 1;
         }

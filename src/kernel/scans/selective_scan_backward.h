@@ -44,7 +44,7 @@ static struct selective_scan_backward_scratch
 selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t rows = selective_interval(h->n),
-                    cols = scan_cols(h, 0, LA_SCAN_COLS);
+                    cols = panel_cols(h, 0, LA_SCAN_COLS);
     struct selective_scan_backward_scratch r = {.rows = rows};
     r.scan = take_scan(h, arena, rows);
     r.grad = take_block(arena, rows, cols);
@@ -74,9 +74,9 @@ pass_block(const struct la_head *h, const struct selective_scan_scratch *r,
            struct span t, ptrdiff_t *until_poll)
 {
     const struct la_array *const arrays[] = {&h->x, &h->dt};
-    load_with_keys(r->B, h, &h->B, rows_from(t.first, t.rows), h->f);
+    load_existing(r->B, h, &h->B, rows_from(t.first, t.rows), h->f, LA_MAP_identity);
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
         if (give_up(h, until_poll, 8 * t.rows * cols * tile_rows(h))) {
             return 1;
         }
@@ -185,12 +185,13 @@ block_back(const struct la_head *h, const struct selective_scan_backward_scratch
 {
     const T *s = r->checkpoints + t.first / r->rows * tiles_size(h);
     const ptrdiff_t group = channel_group(h->all_m);
-    load_with_keys(r->scan.B, h, &h->B, rows_from(t.first, t.rows), h->f);
+    load_existing(r->scan.B, h, &h->B, rows_from(t.first, t.rows), h->f,
+                  LA_MAP_identity);
     load_plain(r->scan.C, &h->C, rows_from(t.first, t.rows), h->f);
     clear_rows(r->dB, 0, t.rows);
     clear_rows(r->dC, 0, t.rows);
     for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
-        cols = scan_cols(h, col, LA_SCAN_COLS);
+        cols = panel_cols(h, col, LA_SCAN_COLS);
         if (give_up(h, until_poll, 24 * t.rows * cols * tile_rows(h))) {
             return 1;
         }

@@ -27,7 +27,7 @@ static struct wkv_scratch
 take_wkv(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
 {
     struct wkv_scratch r;
-    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    const ptrdiff_t cols = panel_cols(h, 0, LA_SCAN_COLS);
     r.k = take_block(arena, rows, cols);
     r.v = take_block(arena, rows, cols);
     r.o = take_block(arena, rows, cols);
@@ -69,8 +69,8 @@ load_wkv(const struct la_head *h, const struct wkv_scratch *r, struct span t,
          ptrdiff_t col, ptrdiff_t cols)
 {
     const struct la_array k = row_at(&h->k, 0, col), v = row_at(&h->v, 0, col);
-    load_with_keys(r->k, h, &k, t, cols);
-    load_with_keys(r->v, h, &v, t, cols);
+    load_existing(r->k, h, &k, t, cols, LA_MAP_identity);
+    load_existing(r->v, h, &v, t, cols, LA_MAP_identity);
     for (ptrdiff_t i = keys_left(h, t); i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             vstore(&r->k.x[i * r->k.ld + j], vset1(-(T)INFINITY));
@@ -158,7 +158,7 @@ run_wkv(const struct la_head *h)
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
         const struct la_array o = row_at(&h->o, 0, col);
         begin_wkv(h, &r, col, cols);
         for (ptrdiff_t i = 0; i < h->n; i += LA_SCAN_ROWS) {

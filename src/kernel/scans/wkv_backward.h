@@ -33,7 +33,7 @@ static struct wkv_backward_scratch
 wkv_backward_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t rows = scan_interval(h->n);
-    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    const ptrdiff_t cols = panel_cols(h, 0, LA_SCAN_COLS);
     struct wkv_backward_scratch r = {.rows = rows};
     T **const sums[] = {&r.dw, &r.du, &r.block_dw, &r.block_du, &r.lost_dw, &r.lost_du};
     r.scan = take_wkv(h, arena, rows);
@@ -238,7 +238,7 @@ run_wkv_backward(const struct la_head *h)
     const struct wkv_backward_scratch r = wkv_backward_carve(h, &arena);
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
         const struct la_array dw = row_at(&h->dw, 0, col), du = row_at(&h->du, 0, col);
         T *const sums[] = {r.dw, r.du, r.lost_dw, r.lost_du};
         for (int i = 0; i < 4; i++) {

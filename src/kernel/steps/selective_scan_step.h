@@ -17,7 +17,7 @@ struct selective_scan_step_scratch {
 static struct selective_scan_step_scratch
 selective_scan_step_carve(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    const ptrdiff_t cols = panel_cols(h, 0, LA_SCAN_COLS);
     struct selective_scan_step_scratch r;
     r.B = take_row(arena, h->f);
     r.C = take_row(arena, h->f);
@@ -252,7 +252,7 @@ run_selective_scan_step(const struct la_head *h)
     load_vector(r.B, &h->B, h->f);
     load_vector(r.C, &h->C, h->f);
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const ptrdiff_t cols = panel_cols(h, col, LA_SCAN_COLS);
         if (give_up(h, &until_poll, 8 * cols * tile_rows(h))) {
             return 1;
         }

@@ -88,4 +88,11 @@ block_array(struct block x)
                              .type = LA_NATIVE};
 }
 
+/* How many columns the panel from `col` on has, if most panels have `most`. */
+INLINE ptrdiff_t
+panel_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
+{
+    return h->m - col < most ? h->m - col : most;
+}
+
 #endif

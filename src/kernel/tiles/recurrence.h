@@ -43,8 +43,8 @@ score_sums(T *sum, const struct sweep *c, const T *z)
                 part[r] = vfma(vload(&c->a.x[i * c->a.ld + l]), vload(&z[l]), part[r]);
             }
             for (ptrdiff_t j = 0; j <= i; j += VL) {
-                const ivec seen = viota() <= (ivec)((ivec){0} + (INT)(i - j));
-                part[r] += vkeep(seen, vload(&c->dots.x[i * c->dots.ld + j]));
+                part[r] += vkeep(first_lanes(i + 1 - j),
+                                 vload(&c->dots.x[i * c->dots.ld + j]));
             }
         }
         vstore(&sum[first], lane_sums(part));
@@ -279,24 +279,27 @@ keys_left(const struct la_head *h, struct span t)
     return left < 0 ? 0 : left < t.rows ? left : t.rows;
 }
 
-/* b = phi(k) of the tokens t, and 0 where no key exists. */
+/* dst = phi of the tokens t of x, and 0 where no key exists. */
+static void
+load_existing(struct block dst, const struct la_head *h, const struct la_array *x,
+              struct span t, ptrdiff_t cols, enum la_map map)
+{
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_mapped(dst, x, t, cols, map);
+    clear_rows(dst, t.rows, all);
+}
+
 static void
 load_features(const struct la_head *h, struct span t, struct block b)
 {
-    const ptrdiff_t all = round_up(t.rows, MR);
-    t.rows = keys_left(h, t);
-    load_mapped(b, &h->k, t, h->d, h->map);
-    clear_rows(b, t.rows, all);
+    load_existing(b, h, &h->k, t, h->d, h->map);
 }
 
-/* v of the tokens t, and 0 where no key exists. */
 static void
 load_values(const struct la_head *h, struct span t, struct block v)
 {
-    const ptrdiff_t all = round_up(t.rows, MR);
-    t.rows = keys_left(h, t);
-    load_plain(v, &h->v, t, h->m);
-    clear_rows(v, t.rows, all);
+    load_existing(v, h, &h->v, t, h->m, LA_MAP_identity);
 }
 
 static void

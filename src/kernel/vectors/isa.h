@@ -30,8 +30,6 @@
 
 #define LA_PASTE_(a, b) a##b
 #define LA_PASTE(a, b) LA_PASTE_(a, b)
-#define LA_STRING_(a) #a
-#define LA_STRING(a) LA_STRING_(a)
 
 /* Whether to compile the instructions of AMX, for which only Linux is asked (os.h). */
 #if defined(__AVX512F__) && defined(__linux__)
