@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { MAX_AXES = 64 }; /* NumPy's limit; they are merged into LA_MAX_AXES */
-
 int
 la_operation_set(struct la_operation *what, struct la_storage tokens)
 {
@@ -42,8 +40,8 @@ la_tensor_number(const struct la_operation *what, union la_number *number, doubl
 /* The leading axes of a call before they are merged. */
 struct lead {
     int axes;
-    ptrdiff_t extent[MAX_AXES];
-    ptrdiff_t step[LA_MAX_OPERANDS][MAX_AXES];
+    ptrdiff_t extent[LA_NUMPY_AXES];
+    ptrdiff_t step[LA_MAX_OPERANDS][LA_NUMPY_AXES];
 };
 
 /* Reads the types of the operands and the sizes of the core dimensions; -1 if sizes do
@@ -63,12 +61,11 @@ read_core(struct la_call *call, const struct la_operation *what,
         if (call->x[i].lacks && la_may_lack(signature, i)) {
             continue;
         }
-        if (lead < 0 || lead > MAX_AXES) {
+        if (lead < 0 || lead > LA_NUMPY_AXES) {
             return -1;
         }
         call->x[i].data = x[i].data;
-        call->x[i].type = x[i].stored > 0 ? (enum la_type)(x[i].stored - 1)
-                                          : la_type_of(slot->id, what->type);
+        call->x[i].type = la_tensor_type(&x[i], la_type_of(slot->id, what->type));
         for (int j = 0; j < slot->rank; j++) {
             ptrdiff_t *dim = &call->dims[la_signature_dim(signature, slot->dims[j])];
             if (*dim >= 0 && *dim != x[i].shape[lead + j]) {

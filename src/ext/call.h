@@ -8,6 +8,8 @@
 #include "number.h"
 #include "plan.h"
 
+enum { LA_NUMPY_AXES = 64 }; /* most axes of an array; calls merge them (plan.h) */
+
 /* An array, or a number with ndim 0, owned by the caller. */
 struct la_tensor {
     void *data;
@@ -18,6 +20,13 @@ struct la_tensor {
      * bits, or a state in 16 bits. */
     int stored;
 };
+
+/* How the numbers of x are stored, if those of such operands are of type `usual`. */
+static inline enum la_type
+la_tensor_type(const struct la_tensor *x, enum la_type usual)
+{
+    return x->stored > 0 ? (enum la_type)(x->stored - 1) : usual;
+}
 
 /* The operator, with its variant, map and dtypes. */
 struct la_operation {

@@ -10,8 +10,8 @@
  *  - suffix: the part of a gufunc's name for its optional dimension, or for the array.
  *  - numbers: the names of the operands that are numbers.
  *  - state: (name, dims) of each of the state's fields, for one sequence.
- *  - maps, normalizer, key_lengths, complex, compensated, half_states, public,
- *    elementwise: its properties (table.h).
+ *  - maps, normalizer, key_lengths, complex, compensated, half_states, products,
+ *    public, elementwise: its properties (table.h).
  *  - blocks: whether its tokens may be in blocks.
  *  - summary: what it computes, or None if a public function documents it.
  *  - gradient_of, step_of: the operator of which it is the gradient or step, or None.

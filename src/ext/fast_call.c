@@ -19,27 +19,17 @@
 #include "run.h"
 #include "state_rows.h"
 
-static int
-is_plain(PyObject *object, int type)
-{
-    PyArrayObject *x = (PyArrayObject *)object;
-    return PyArray_CheckExact(object) && PyArray_TYPE(x) == type &&
-           PyArray_ISBEHAVED_RO(x);
-}
-
 /* Finds the loop whose tokens have the dtype of the first operand; 0 if there is
  * none. */
 static int
 choose_loop(struct la_operands *c)
 {
-    for (int loop = 0; loop < LA_NLOOPS; loop++) {
-        c->loop = (enum la_loop)loop;
-        if (la_loop_exists(c->g, c->loop) &&
-            is_plain(c->object[0], la_loop_type(c->g, c->loop, 0))) {
-            return 1;
-        }
+    PyArrayObject *x = (PyArrayObject *)c->object[0];
+    if (!PyArray_CheckExact(x) || !PyArray_ISBEHAVED_RO(x)) {
+        return 0;
     }
-    return 0;
+    c->loop = la_loop_find(c->g, PyArray_TYPE(x));
+    return c->loop != LA_NLOOPS;
 }
 
 int
@@ -115,9 +105,7 @@ span_of(const struct la_operands *c, int i, const char **begin, const char **end
 {
     const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
     const enum la_operand id = c->g->signature->slots[i].id;
-    const int stored = c->x[i].stored;
-    const enum la_type type =
-        stored > 0 ? (enum la_type)(stored - 1) : la_type_of(id, kind->type);
+    const enum la_type type = la_tensor_type(&c->x[i], la_type_of(id, kind->type));
     la_tensor_extent(&c->x[i], la_operand_size(id, kind->dtype, type), begin, end);
 }
 

@@ -1,5 +1,5 @@
 /* gufunc.c: NumPy's gufuncs, generated from operators.def, one for each variant and
- * map.  They are created on request: all 1,100 would take 10 ms.
+ * map.  They are created on request: all of them would take 10 ms.
  *
  * A gufunc's loops differ in the dtype of tokens.  The dtypes of numbers, states and
  * indices follow from it: a float64 scale does not make a float32 call a float64

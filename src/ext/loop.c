@@ -56,12 +56,24 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
 
+enum la_loop
+la_loop_find(const struct la_gufunc *g, int type)
+{
+    int loop = 0;
+    while (loop < LA_NLOOPS && !(la_loop_exists(g, (enum la_loop)loop) &&
+                                 la_loop_type(g, (enum la_loop)loop, 0) == type)) {
+        loop++;
+    }
+    return (enum la_loop)loop;
+}
+
 /* One inner loop, in NumPy's calling convention; called with the GIL. */
 static int
 run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
-         const npy_intp *steps, enum la_loop loop)
+         const npy_intp *steps, NpyAuxData *Py_UNUSED(unused))
 {
     const struct la_gufunc *g = la_gufunc_of(context->caller);
+    const enum la_loop loop = la_loop_find(g, context->descriptors[0]->type_num);
     const struct la_signature *signature = g->signature;
     const int elementwise = la_operators[signature->op].properties & LA_ELEMENTWISE;
     const int count = signature->nin + signature->nout;
@@ -99,24 +111,6 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
     return status;
 }
 
-#define LOOP(name, loop)                                                               \
-    static int name(PyArrayMethod_Context *context, char *const *data,                 \
-                    const npy_intp *dimensions, const npy_intp *steps,                 \
-                    NpyAuxData *Py_UNUSED(unused))                                     \
-    {                                                                                  \
-        return run_loop(context, data, dimensions, steps, loop);                       \
-    }
-LOOP(loop_half, LA_LOOP_HALF)
-LOOP(loop_single, LA_LOOP_SINGLE)
-LOOP(loop_double, LA_LOOP_DOUBLE)
-LOOP(loop_bfloat, LA_LOOP_BFLOAT)
-LOOP(loop_csingle, LA_LOOP_CSINGLE)
-LOOP(loop_cdouble, LA_LOOP_CDOUBLE)
-#undef LOOP
-
-static PyArrayMethod_StridedLoop *const loops[LA_NLOOPS] = {
-    loop_half, loop_single, loop_double, loop_bfloat, loop_csingle, loop_cdouble};
-
 /* The loop requires the GIL, and la_run_python releases it: NumPy would decide by the
  * size of the outputs alone, which does not reflect the work if they are small. */
 int
@@ -126,7 +120,7 @@ la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
         return 0;
     }
     PyArray_DTypeMeta *dtypes[LA_MAX_OPERANDS];
-    PyType_Slot slots[] = {{NPY_METH_strided_loop, (void *)loops[loop]}, {0, NULL}};
+    PyType_Slot slots[] = {{NPY_METH_strided_loop, (void *)run_loop}, {0, NULL}};
     const int count = g->signature->nin + g->signature->nout;
     PyArrayMethod_Spec spec = {
         .name = g->name,

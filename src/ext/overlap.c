@@ -5,12 +5,10 @@
 
 #include "call.h"
 
-enum { MAX_AXES = 64 }; /* NumPy's limit */
-
 /* The axes longer than 1, shortest step first, steps made positive. */
 struct walk {
     int axes;
-    ptrdiff_t size[MAX_AXES], step[MAX_AXES];
+    ptrdiff_t size[LA_NUMPY_AXES], step[LA_NUMPY_AXES];
     double count;     /* elements */
     ptrdiff_t extent; /* bytes from the first element to one past the last */
 };
@@ -72,7 +70,7 @@ mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
 static int
 any_shared(const struct walk *w, ptrdiff_t itemsize)
 {
-    ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
+    ptrdiff_t unit = itemsize, at = 0, index[LA_NUMPY_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
         unit = common_divisor(unit, w->step[axis]);
     }

@@ -87,7 +87,7 @@ hide_rows(struct la_state_rows *rows, struct la_operands *c)
         if (!la_is_state(signature->slots[i].id)) {
             continue;
         }
-        if (x->ndim <= signature->slots[i].rank ||
+        if (fields == LA_STATE_FIELDS || x->ndim <= signature->slots[i].rank ||
             (fields > 0 && x->shape[0] != limit)) {
             return -1;
         }

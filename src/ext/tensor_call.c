@@ -28,16 +28,16 @@ la_tensor_array(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
 
 static PyObject *give_back(struct la_lending *l, PyObject *x, PyObject *written);
 
-/* Adds the tensors that `lent` stands for to those written to. */
+/* Adds the tensors that x stands for to those written to. */
 static int
-note_written(const struct la_lending *l, PyObject *x, PyObject *written)
+note_written(PyObject *x, PyObject *written)
 {
     if (!PyTuple_Check(x)) {
         return x == Py_None ? 0 : PyList_Append(written, x);
     }
     int status = 0;
     for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(x); i++) {
-        status = note_written(l, PyTuple_GetItem(x, i), written);
+        status = note_written(PyTuple_GetItem(x, i), written);
     }
     return status;
 }
@@ -69,8 +69,7 @@ give_back(struct la_lending *l, PyObject *x, PyObject *written)
 {
     for (int i = 0; i < l->count; i++) {
         if (l->lent[i] == x) {
-            return note_written(l, l->from[i], written) < 0 ? NULL
-                                                            : Py_NewRef(l->from[i]);
+            return note_written(l->from[i], written) < 0 ? NULL : Py_NewRef(l->from[i]);
         }
     }
     if (PyTuple_Check(x)) {

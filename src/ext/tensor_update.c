@@ -96,14 +96,8 @@ static int
 choose_loop(struct update *u, PyObject *x)
 {
     const PyArray_Descr *dtype = plain_dtype(u, x);
-    for (int loop = 0; dtype != NULL && loop < LA_NLOOPS; loop++) {
-        u->c.loop = (enum la_loop)loop;
-        if (la_loop_exists(u->c.g, u->c.loop) &&
-            la_loop_type(u->c.g, u->c.loop, 0) == dtype->type_num) {
-            return 1;
-        }
-    }
-    return 0;
+    u->c.loop = dtype == NULL ? LA_NLOOPS : la_loop_find(u->c.g, dtype->type_num);
+    return u->c.loop != LA_NLOOPS;
 }
 
 /* Gives operand i its axes of heads and columns, if it is flat; 0 if it cannot have
@@ -161,8 +155,7 @@ are_states_plain(const struct update *u, PyObject *states)
     for (int i = 0; plain && i < PyTuple_Size(states); i++) {
         const int at = u->c.g->signature->nin + 1 + i;
         const enum la_dtype dtype = la_loop_kinds[u->c.loop].dtype;
-        const int stored = u->c.x[at].stored;
-        const enum la_type type = stored > 0 ? (enum la_type)(stored - 1) : LA_NATIVE;
+        const enum la_type type = la_tensor_type(&u->c.x[at], LA_NATIVE);
         plain = la_overlaps_itself(&u->c.x[at], la_stored_size(dtype, type)) == 0;
     }
     return plain;
