@@ -33,7 +33,8 @@ def terms(trial: Trial, result: list) -> list:
 
     Equal terms all round the same way: f roundings more, and 32 u without a normaliser too.
     """
-    phi, normalize = trial.options["feature_map"], trial.options.get("normalize", False)
+    phi = trial.options.get("feature_map", "identity")
+    normalize = trial.options.get("normalize", False)
     f = features(phi, trial.operands[0].shape[-1])
     least = 32 if normalize else 8
     factor = (max(least, 32) + f if trial.alike else least + f**0.5) / least
@@ -57,12 +58,14 @@ def gated_units(trial: Trial, expected) -> list:
     A sum of gates G is off by |G| u, and so is exp(G) relative to itself, as long as it is not
     below u.
     """
-    sizes, phi = clean(trial), twin_map(trial.options["feature_map"])
+    sizes, phi = clean(trial), twin_map(trial.options.get("feature_map", "identity"))
     q, k = sizes["q"], sizes["k"]
     sizes |= {name: abs(x) for name, x in sizes.items() if name != "g"}
     sizes |= {"q": abs(phi(q)) + moved(phi, q), "k": abs(phi(k)) + moved(phi, k)}
     options = {key: _size(x) for key, x in trial.options.items() if key != "in_place"}
-    options |= {"feature_map": "identity", "scale": abs(options["scale"])}
+    options |= {"scale": abs(options["scale"])}
+    if "feature_map" in options:
+        options["feature_map"] = "identity"
     result = flat(twin_function(trial.name)(**sizes, **options))
     backward = trial.name.endswith("_backward")
     if backward:

@@ -221,6 +221,13 @@ def normwise(trial, expected, operands, options, count) -> list:
     return [np.where(np.isnan(x), np.inf, size) for x in expected]
 
 
+def tied(trial: Trial, kept, new) -> np.ndarray:
+    """Where a running maximum has two arguments that rounding makes equal: either one may have its
+    gradient."""
+    near = 4 * np.finfo(trial.work).eps * (abs(kept) + abs(new))
+    return (kept == new) | (abs(kept - new) <= near)
+
+
 def mlstm_units(trial: Trial, expected) -> list:
     operands, options = given(trial, ("q", "k", "v", "i", "f"))
     start, cu, eps = options.get("initial_state"), options.get("cu_seqlens"), options["eps"]
@@ -249,6 +256,7 @@ def mlstm_units(trial: Trial, expected) -> list:
             has = size.has(t)
             new = np.where(has, size.i[..., t], -np.inf)
             off[r].write(decay, decay + before, new, size.m[..., r], gate, w)
+            kink = 0.0 if np.any(has & tied(trial, decay + before, new)) else kink
             (num, top), nq = size.read(r, t), true.read(r, t)[1]
             floor = np.exp(-size.m[..., r])
             den = np.maximum(abs(nq), floor) + eps if normalize else floor
@@ -272,7 +280,7 @@ def mlstm_units(trial: Trial, expected) -> list:
         size.s, size.z, size.m = fields
         state = flat(size.state(normalize))
         return after(trial, o, state, trial.options.get("return_state"))
-    if not kink > 2 * np.finfo(trial.work).eps:  # either denominator
+    if not kink > 2 * np.finfo(trial.work).eps:  # either denominator, or either maximum
         return [np.full(x.shape, np.inf) for x in expected]
     return normwise(trial, expected, operands, options, 16 * (count + held + n) * kappa**2)
 
@@ -288,7 +296,7 @@ def wkv_units(trial: Trial, expected) -> list:
     n = k.shape[-2]
     o = np.zeros((*fields.shape[1:-2], n, k.shape[-1]))
     off = [Exponents(fields[2][..., r, :]) for r in range(fields.shape[-2])]
-    held = 0.0
+    held, unclear = 0.0, False
     for r, t in rwkv._tokens(cu, n):
         before, x = fields[..., r, :].copy(), off[r]
         kt, vt = k[..., t, :], v[..., t, :]
@@ -296,9 +304,13 @@ def wkv_units(trial: Trial, expected) -> list:
         exponent = abs(finite(kt)) + abs(u) + abs(finite(before[2]))
         o[..., t, :] = read * 2 * (16 + x.held + x.m + 2 * exponent)
         w_t = np.where(rwkv._has_key(lengths, t), w, 0)
+        there = rwkv._has_key(lengths, t) & tied(trial, before[2] - w_t, kt)
+        unclear |= g is not None and "grad_state" in options and bool(np.any(there))
         fields[..., r, :], (c, e) = rwkv._write(before, w_t, kt, vt)
         x.write(w_t, before[2] - w_t, kt, fields[2][..., r, :], c, e)
         held = max(held, np.max(x.held + x.m + 2 * exponent, initial=0))
+    if unclear:
+        return [np.full(x.shape, np.inf) for x in expected]
     if g is not None:
         return normwise(trial, expected, operands, options, 16 * (16 + held + n))
     if off:
