@@ -12,7 +12,6 @@ c, n and m.
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -169,8 +168,6 @@ def _put() -> None:
         if name not in done and _is_known(name, original, ours):
             backend = _Backend(attribute, original, for_cpus(original, ours))
             LIBRARY.replace(Place(cell, attribute, name, own(cell, attribute), backend))
-    for place in LIBRARY.places:
-        place.put()
 
 
 LIBRARY = Library("xlstm", _put)
@@ -182,10 +179,6 @@ def _is_known(name: str, original: Any, ours: Callable[..., Any]) -> bool:
     known = parameters(ours)
     if found == known:
         return True
-    is_there = "is not found" if found is None else f"takes ({', '.join(found)})"
-    warnings.warn(
-        f"linattn.torch.patch_xlstm: {name} {is_there}; expected ({', '.join(known)}); it is left "
-        "as it is",
-        stacklevel=6,
-    )
+    problem = "is not found" if found is None else f"takes ({', '.join(found)})"
+    LIBRARY.warn(name, f" {problem}; expected ({', '.join(known)})", stacklevel=7)
     return False

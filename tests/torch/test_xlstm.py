@@ -5,7 +5,7 @@ import torch
 import xlstm
 from bounds import close
 from xlstm.blocks.mlstm.cell import mLSTMCell, mLSTMCellConfig
-from xlstm.blocks.slstm.cell import sLSTMCell, sLSTMCellConfig
+from xlstm.blocks.slstm.cell import sLSTMCell, sLSTMCell_vanilla, sLSTMCellConfig
 
 from linattn.torch import patch_xlstm, patched
 
@@ -169,10 +169,31 @@ def test_what_is_patched():
         assert cell.backend_fn is len
 
 
+def test_what_another_program_puts_there_stays(monkeypatch):
+    """A second patch leaves it there, and so does undo."""
+    # The inherited method, so that the end of the test removes _other.
+    monkeypatch.setattr(sLSTMCell_vanilla, "forward", sLSTMCell_vanilla.forward)
+    patch = patch_xlstm()
+    sLSTMCell_vanilla.forward = _other
+    with patch_xlstm():
+        assert sLSTMCell_vanilla.forward is _other
+    patch.undo()
+    assert sLSTMCell_vanilla.forward is _other
+
+
+def _other(self, x):
+    return x
+
+
 def test_another_version(monkeypatch):
-    module = __import__("xlstm.blocks.slstm.cell", fromlist=["cell"])
-    monkeypatch.setattr(module.sLSTMCell_vanilla, "forward", lambda self, x: x, raising=False)
-    with pytest.warns(UserWarning, match=r"sLSTMCell_vanilla.forward takes \(self, x\); expected"):
+    monkeypatch.setattr(sLSTMCell_vanilla, "forward", _other)
+    told = r"xlstm 2\.\d.*: .*sLSTMCell_vanilla\.forward takes \(self, x\); expected"
+    with pytest.warns(UserWarning, match=told) as w:
         patch = patch_xlstm()
+    assert w[0].filename == __file__
     assert NAMES[2] not in patched()
     patch.undo()
+    monkeypatch.undo()
+    monkeypatch.delattr(NAMES[0])
+    with pytest.warns(UserWarning, match=r"parallel_stabilized_simple is not found; expected"):
+        patch_xlstm().undo()
