@@ -16,7 +16,8 @@ from linattn._cli.bench import by_hand
 from linattn._cli.peers import EPS, Array, Call, Form, Library, NumPy, Peer, PyTorch, elu1, scan
 from linattn._cli.rows import Calls
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+
 CHUNKS = (32, 64, 128)
 
 
@@ -35,9 +36,8 @@ class Transformers(PyTorch):
 
     @staticmethod
     def module(family: str) -> Any:
-        if "fla" not in sys.modules:  # else models call its GPU kernels
-            sys.modules["fla"] = None  # type: ignore[assignment]
-        return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        # It hides fla, whose GPU kernels models would call.
+        return importlib.import_module("transformers_models").module(family)
 
 
 class Compiled(PyTorch):

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import warnings
 from functools import partial
 from typing import Any
 
-from adapters import FLA, ROOT
+from adapters import FLA
 
 from linattn._cli.bench import MODES
 from linattn._cli.peers import Call
 from linattn._cli.rows import Calls, Row
 
-sys.path.append(str(ROOT / "tests" / "support"))
-
 
 @functools.cache
 def patched() -> Any:
     """fla's functions run on linattn from now on; its references stay."""
-    if sys.modules.get("fla", FLA) is None:  # kept from models of Transformers
-        del sys.modules["fla"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a machine without a GPU
         importlib.import_module("fla.ops")

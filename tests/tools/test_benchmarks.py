@@ -38,6 +38,18 @@ def test_every_family_is_listed():
     assert found == {*families()}
 
 
+def test_fla_is_hidden_only_while_models_are_imported(interpreter):
+    """Rows that need it come after them."""
+    pytest.importorskip("transformers")
+    script = """
+import sys
+from adapters import Transformers
+Transformers.module("mamba")
+print("fla" in sys.modules)
+"""
+    assert interpreter(script, PYTHONPATH=str(RUN.parent))[0] == "False\n"
+
+
 def test_results_name_their_commands():
     """Each section, and every family of rows."""
     text = (RUN.parent / "RESULTS.md").read_text(encoding="utf-8")
