@@ -63,6 +63,16 @@ def test_quantised_and_meta_tensors():
     assert la.causal(x, x, x).shape == (2, 7, 3)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_compiled_steps_on_two_devices(in_place):
+    """The message names the function, not the operator that graphs call."""
+    x = torch.ones(3)
+    state = la.initial_state(x, x, x, operator="step")
+    compiled = torch.compile(la.step, backend="eager")
+    with pytest.raises(Exception, match=r"\bstep: v is on meta and q on cpu"):
+        compiled(x, x, x.to("meta"), state, in_place=in_place)
+
+
 def test_wrong_shapes_and_options():
     x = torch.ones(5, 3)
     with pytest.raises(ValueError, match=r"causal: k has shape \(5, 4\)"):

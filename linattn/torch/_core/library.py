@@ -43,6 +43,8 @@ class Operator:
     ranks : callable
         Takes the number of axes of each argument (None if it is not a tensor) and returns how many
         of them do not lead; None for an argument that vmap cannot map over.
+    called : str, optional
+        The function that users call, for messages; the name by default.
     gradient : callable, optional
         Takes the arguments and the gradients of the outputs (None for zeros) and returns those of
         the arguments.  Without it, differentiating raises an error.
@@ -67,6 +69,7 @@ class Operator:
         fake: Callable[..., Any],
         *,
         ranks: Callable[..., Sequence[int | None]],
+        called: str = "",
         gradient: Callable[..., Sequence[Tensor | None]] | None = None,
         cast: Sequence[str] = (),
         like: Sequence[str] | None = None,
@@ -78,8 +81,7 @@ class Operator:
         if self._written:
             self._write, run = run, self._run_written
         self.name, self.run, self._ranks, self._complex_too = name, run, ranks, complex_too
-        #: The function that users call, for messages.
-        self._called = name.removesuffix("_").removesuffix("_state").removesuffix("_exact")
+        self._called = called or name
         self.names = [*map(name_of, arguments)]
         self._gradient, self._constants = gradient or self._no_gradient, constants
         self._cast = tuple(self.names.index(x) for x in cast)
@@ -218,8 +220,8 @@ class Operator:
 
     def _no_gradient(self, args: Any, grads: Any) -> Any:
         raise RuntimeError(
-            f"linattn.torch: {self._called} has no derivative: gradients of gradients are not "
-            "there; use plain PyTorch operations where they are needed"
+            f"linattn.torch: gradients of gradients of {self._called} are not supported; use plain "
+            "PyTorch operations where they are needed"
         )
 
     # --- transforms --------------------------------------------------------------

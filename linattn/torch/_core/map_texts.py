@@ -232,10 +232,10 @@ def _gradient(args: Any, grads: Any) -> Any:
 
 FEATURES = Operator(
     "features", ["Tensor x", "str feature_map", "Tensor? omega"], 1, _forward, _fake,
-    ranks=lambda x, text, omega: (1, None, None), gradient=_gradient,
+    called="feature_map", ranks=lambda x, text, omega: (1, None, None), gradient=_gradient,
 )  # fmt: skip
 FEATURES_BACKWARD = Operator(
     "features_backward", ["Tensor grad", "Tensor x", "str feature_map", "Tensor? omega"], 1,
     _backward, lambda grad, x, text, omega: x.new_empty(x.shape),
-    ranks=lambda grad, x, text, omega: (1, 1, None, None),
+    called="feature_map", ranks=lambda grad, x, text, omega: (1, 1, None, None),
 )  # fmt: skip

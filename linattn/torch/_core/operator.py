@@ -56,7 +56,7 @@ class TensorOperator(Computation):
         return self._forward(suffix, fields), Operator(
             f"{self.name}{suffix}_backward", grads + self._arguments(fields),
             self.count + len(fields), self.run_backward, self.fake_backward,
-            ranks=self.ranks_backward, like=(*self.operand_names, *fields),
+            called=self.name, ranks=self.ranks_backward, like=(*self.operand_names, *fields),
             complex_too=self.complex_too,
         )  # fmt: skip
 
@@ -64,7 +64,7 @@ class TensorOperator(Computation):
         """The operator over all tokens."""
         return Operator(
             self.name + suffix, self._arguments(fields), 1 + len(fields), self.run, self.fake,
-            ranks=self.ranks, gradient=self.gradient, cast=self._cast,
+            called=self.name, ranks=self.ranks, gradient=self.gradient, cast=self._cast,
             complex_too=self.complex_too, constants=constants,
         )  # fmt: skip
 
@@ -78,8 +78,9 @@ class TensorOperator(Computation):
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abcd", self.fields, strict=False)]
         fake: Any = partial(self.fake, step=True)
         made: Any = partial(
-            Operator, ranks=partial(self.ranks, step=True), complex_too=self.complex_too
-        )
+            Operator, called=d.step_name, ranks=partial(self.ranks, step=True),
+            complex_too=self.complex_too,
+        )  # fmt: skip
         results = 1 + len(self.fields)
         new = made(
             d.step_name, read, results, self.run_new_step, fake, gradient=self.step_gradient,

@@ -55,11 +55,11 @@ _RANKS = 4, 4, 3, 3
 #: y (..., n, 4, heads, d) of x (..., n, 4, heads, d), R (..., 4, heads, d, d), b (..., 4, heads, d)
 #: and the state before (..., 4, heads, d): h, c, n and m.  All of float32 or of float64.
 STATES = Operator(
-    "slstm_states", _ARGUMENTS, 1, _forward, _fake, ranks=lambda *axes: _RANKS,
-    gradient=_gradient,
+    "slstm_states", _ARGUMENTS, 1, _forward, _fake, called="flashrnn",
+    ranks=lambda *axes: _RANKS, gradient=_gradient,
 )  # fmt: skip
 BACKWARD = Operator(
     "slstm_states_backward", ["Tensor grad", *_ARGUMENTS], 4, _backward,
-    lambda grad, *args: tuple(map(torch.empty_like, args)), ranks=lambda *axes: (4, *_RANKS),
-    like=("x", "R", "b", "state"),
+    lambda grad, *args: tuple(map(torch.empty_like, args)), called="flashrnn",
+    ranks=lambda *axes: (4, *_RANKS), like=("x", "R", "b", "state"),
 )  # fmt: skip
