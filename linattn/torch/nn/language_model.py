@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..._core.checks import wrong_shape
 from ..._core.summaries import shown_fields
 from . import _arguments
 from ._padding import padding
@@ -158,7 +159,7 @@ class TransformerLM(nn.Module):
 
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """The logits (batch, num_tokens) after one token per sequence, (batch,), and the state."""
-        self._check("TransformerLM.step", tokens, 1, "(batch,)")
+        self._check("TransformerLM.step", "tokens", tokens, 1, "(batch,)")
         _arguments.state("TransformerLM.step", state, ModelState, len(tokens))
         x, states = self._embed(tokens, state.position), []
         for block, before in zip(self.blocks, state.blocks, strict=True):
@@ -216,7 +217,7 @@ class TransformerLM(nn.Module):
             If an argument has the wrong type or shape or is out of range, or a layer is not causal.
         """
         name = "TransformerLM.generate"
-        self._check(name, prompt, 2, "(batch, tokens)")
+        self._check(name, "prompt", prompt, 2, "(batch, tokens)")
         if not prompt.shape[1]:
             raise ValueError(f"{name}: prompt has shape {tuple(prompt.shape)}; expected a token")
         if steps:
@@ -248,7 +249,7 @@ class TransformerLM(nn.Module):
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The input of the head, (batch, n, embed_dim), and the state."""
         name = type(self).__name__
-        self._check(name, tokens, 2, "(batch, tokens)")
+        self._check(name, "tokens", tokens, 2, "(batch, tokens)")
         if state is not None:
             _arguments.state(name, state, ModelState, len(tokens))
         batch, n = tokens.shape
@@ -298,18 +299,18 @@ class TransformerLM(nn.Module):
                 f"{self.max_length}"
             )
 
-    def _check(self, name: str, tokens: Any, axes: int, expected: str) -> None:
-        _arguments.tensor(name, "tokens", tokens)
+    def _check(self, method: str, name: str, tokens: Any, axes: int, expected: str) -> None:
+        _arguments.tensor(method, name, tokens)
         if tokens.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"{name}: tokens has dtype {tokens.dtype}; expected int64 or int32")
+            raise TypeError(f"{method}: {name} has dtype {tokens.dtype}; expected int64 or int32")
         if tokens.ndim != axes:
-            raise ValueError(f"{name}: tokens has shape {tuple(tokens.shape)}; expected {expected}")
+            raise wrong_shape(method, name, tokens, expected)
         if torch.compiler.is_compiling() or not tokens.numel() or tokens.is_meta:
             return
         first, last = tokens.aminmax()
         if first < 0 or last >= self.num_tokens:
             raise ValueError(
-                f"{name}: tokens has values from {first} to {last}; expected 0 to "
+                f"{method}: {name} has values from {first} to {last}; expected 0 to "
                 f"{self.num_tokens - 1}, as num_tokens is {self.num_tokens}"
             )
 
