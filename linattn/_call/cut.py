@@ -194,11 +194,7 @@ def positions(function: str, x: Any, n: int) -> list[int]:
     x = checks.integers(function, "state_at", x)
     if x.ndim != 1:
         raise ValueError(f"{function}: state_at has shape {x.shape}; expected (positions,)")
-    if x.size and np.maximum.reduce(x.view(np.uintp)) > n:  # or negative
-        raise ValueError(
-            f"{function}: state_at has values from {x.min()} to {x.max()}; expected 0 to {n}, the "
-            "number of tokens"
-        )
+    checks.in_range(function, "state_at", x, n, "the number of tokens")
     found: list[int] = x.tolist()
     return found
 

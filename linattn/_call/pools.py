@@ -220,11 +220,7 @@ def checked_indices(
     x = checks.integers(function, "state_indices", x).copy()
     if x.shape != (count,):
         raise ValueError(f"{function}: state_indices has shape {x.shape}; expected ({count},)")
-    if x.size and np.maximum.reduce(x.view(np.uintp)) >= rows:  # or negative
-        raise ValueError(
-            f"{function}: state_indices has values from {x.min()} to {x.max()}; expected 0 to "
-            f"{rows - 1}, as {name} has {rows} rows"
-        )
+    checks.in_range(function, "state_indices", x, rows - 1, f"as {name} has {rows} rows")
     ordered = np.sort(x)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if different and twice.size:

@@ -285,6 +285,15 @@ def integers(function: str, name: str, x: Any) -> Array:
     return x.astype(np.intp, copy=False)
 
 
+def in_range(function: str, name: str, x: Array, most: int, why: str) -> None:
+    """Check an array of intp: its numbers must be from 0 to ``most``, which is ``why``."""
+    if x.size and np.maximum.reduce(x.view(np.uintp), None) > most:  # or negative
+        raise ValueError(
+            f"{function}: {name} has values from {x.min()} to {x.max()}; expected 0 to {most}, "
+            f"{why}"
+        )
+
+
 def writeable(function: str, name: str, array: np.ndarray) -> None:
     """Check an array to write into: it must be writeable, without overlapping elements."""
     if not array.flags.writeable:

@@ -307,11 +307,7 @@ def checked_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
             f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
             f"the leading axes {batch}"
         )
-    if x.size and np.maximum.reduce(x.view(np.uintp), None) > limit:  # or negative
-        raise ValueError(
-            f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
-            f"expected 0 to {limit}, the number of keys"
-        )
+    checks.in_range(function, "key_lengths", x, limit, "the number of keys")
     return x
 
 
