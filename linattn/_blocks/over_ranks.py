@@ -56,7 +56,7 @@ def forward(
 
     ``alike`` are further values that have to be equal on all ranks, by their names in an error.
     """
-    checks.no_string(name, "return_state", return_state)
+    checks.no_string(name, return_state)
     alike = {"return_state": bool(return_state), **(alike or {})}
     call = _Call(ranks, name, "forward", operands, options, key_lengths, alike,
                  initial_state=initial_state)  # fmt: skip

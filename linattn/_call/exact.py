@@ -31,7 +31,7 @@ _SECOND_HALF = np.iinfo(np.intp).min
 
 
 def wanted(function: str, return_state: Any) -> bool:
-    """Whether an `ExactState` is asked for, of a recurrence that has anything to carry."""
+    """Whether ``return_state`` asks for an `ExactState`, even where nothing is carried."""
     if type(return_state) is not str:
         if type(return_state) is not bool:
             checks.flag(function, "return_state", return_state)
@@ -45,7 +45,7 @@ def wanted(function: str, return_state: Any) -> bool:
 
 def refuse(function: str, return_state: Any, initial_state: Any, where: str) -> None:
     """Raise if a call that cannot carry what rounding took is to do so."""
-    checks.no_string(function, "return_state", return_state, f" {where}")
+    checks.no_string(function, return_state, f" {where}")
     if type(initial_state) is ExactState:
         raise ValueError(
             f"{function}: initial_state is an ExactState; expected a linattn.State {where}"

@@ -121,4 +121,4 @@ class Interface:
     def forward_in_rows(self, call: Call, rows: Any, fields: list[Any], **options: Any) -> Any:
         """The output, with states that are updated in the rows of a pool of these arrays;
         NotImplemented if states have to be copied."""
-        return NotImplemented
+        raise NotImplementedError

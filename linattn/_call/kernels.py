@@ -107,11 +107,10 @@ class Kernels(Interface):
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
         step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
-        names = {"forward": name, "backward": f"{name}_backward", "step": step}
+        self.names = {"forward": name, "backward": f"{name}_backward", "step": step}
         #: Options that are True or False, by method: the numbers of the table but scale and eps.
-        self.flags = {method: _flags(kernel, public) for method, kernel in names.items()}
-        self.names = {method: x.replace(name, self.name) for method, x in names.items()}
-        found = {x: y in operators and operators[y]["half_states"] for x, y in names.items()}
+        self.flags = {method: _flags(kernel, public) for method, kernel in self.names.items()}
+        found = {x: y in operators and operators[y]["half_states"] for x, y in self.names.items()}
         self.half_states = found | {"backward": found["forward"]}  # a gradient converts them
         self._plain = Plain(self)
         form = "_keys" if self.cross else "_state"

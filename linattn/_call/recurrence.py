@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from .._types import Array, ArrayLike, Bool, DType, Map, ReturnState
 
-    Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
     Operands: TypeAlias = tuple[Any, ...]
 
 
@@ -265,15 +264,6 @@ class Recurrence(Kernels):
         alike = all([x.dtype == dtype for x in arrays])
         inputs = *(call.arrays if alike else call.cast()), *numbers
         return run_in_place(self._step[key], inputs, None, arrays, dtype), state
-
-    def update(self, operands: Operands, *, state: Any, rows: Any = None, **flags: Any) -> Any:
-        """A step that updates a state, an array, which may be longer than it has to be: it then
-        holds inputs before those that are read, and loses the first one.  With ``rows``, of a pool.
-
-        Other than in `step`, the caller checks shapes.  NotImplemented unless all arrays are plain.
-        """
-        how = "identity", 1.0, False, 0.0, flags
-        return self._plain.call(self._step, operands, (), how, (), (None, state), rows)
 
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,

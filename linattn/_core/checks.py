@@ -155,10 +155,12 @@ def flag(function: str, name: str, x: Any) -> bool:
     return bool(x)
 
 
-def no_string(function: str, name: str, x: Any, where: str = "") -> None:
-    """Refuse a string for an option that is True or False here."""
-    if type(x) is str:
-        raise ValueError(f"{function}: {name} is {x!r}; expected True or False{where}")
+def no_string(function: str, return_state: Any, where: str = "") -> None:
+    """Refuse a string for ``return_state``, which is True or False here."""
+    if type(return_state) is str:
+        raise ValueError(
+            f"{function}: return_state is {return_state!r}; expected True or False{where}"
+        )
 
 
 def real(function: str, name: str, x: Any) -> float:
