@@ -112,6 +112,13 @@ def sums(request):
 
 
 @pytest.fixture
+def poison():
+    """linattn._linattn.poison_scratch; scratch is not filled afterwards."""
+    yield _linattn.poison_scratch
+    _linattn.poison_scratch(0)
+
+
+@pytest.fixture
 def isa():
     """linattn.set_isa; the instruction set is restored afterwards."""
     before = linattn.get_isa()

@@ -37,6 +37,7 @@ from draws_rows import convolution, feature_map, function, log_decay
 from draws_scans import scan
 from draws_slstm import slstm
 from layouts import LAYOUTS
+from stages import forced
 from states import flat
 
 CHUNKS = 3  # of a group, where threads share the stages of a call
@@ -173,16 +174,14 @@ def same(isa: str, i: int, x, y) -> None:
 def failure(seed: int, number: int, isas: tuple[str, ...], more: str = "") -> str | None:
     """What is wrong with a case, and the line that repeats it, with ``more`` options; None where
     all is right."""
-    trial, before = None, _linattn.force_stages(CHUNKS)
+    trial = None
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), forced(CHUNKS):
             trial = draw(seed, number)
             check(trial, isas)
     except Exception as error:
         again = f"python tools/differential.py --seed {seed} --first {number} --cases 1{more}"
         return f"{again}\n  {trial}\n  {type(error).__name__}: {error}"
-    finally:
-        _linattn.force_stages(before)
     return None
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from stages import forced
 from states import assert_same
-
-from linattn import _linattn
 
 
 @pytest.fixture
@@ -17,11 +16,9 @@ def stages(threads):
             expected = f(*operands, **options)
             for count, chunks in counts:
                 threads(count)
-                _linattn.force_stages(chunks)
-                found = f(*operands, **options)
-                _linattn.force_stages(0)
+                with forced(chunks):
+                    found = f(*operands, **options)
                 assert_same(found, expected, f"{count} threads, groups of {chunks} chunks")
         return expected
 
-    yield compute
-    _linattn.force_stages(0)
+    return compute

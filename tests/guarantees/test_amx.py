@@ -263,18 +263,16 @@ def test_prefixes_have_the_same_bits(plain, name):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("n, d, m", [(1, 1, 1), (5, 3, 20), (70, 40, 33), (37, 130, 70)])
-def test_scratch_may_hold_anything(plain, name, n, d, m):
+def test_scratch_may_hold_anything(plain, poison, name, n, d, m):
     """Rows past the last one, which tiles read."""
     plain(name)
     for case in (x for x in first_of(ATTENTION) if _linattn.operators[x.name]["products"]):
         operands = case.operands((), n, d=d, m=m, dtype=BFLOAT)
+        poison(0)
         expected = [x.tobytes() for x in case.results(operands)]
         for byte in (0x7F, 0xFF):
-            _linattn.poison_scratch(byte)
-            try:
-                assert [x.tobytes() for x in case.results(operands)] == expected
-            finally:
-                _linattn.poison_scratch(0)
+            poison(byte)
+            assert [x.tobytes() for x in case.results(operands)] == expected
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -10,7 +10,6 @@ from draws_operators import OPERANDS, RECURRENCES
 from slow import grid
 
 import linattn
-from linattn import _linattn
 from linattn._core.settings import available_isas
 
 pytestmark = pytest.mark.any_isa
@@ -25,15 +24,12 @@ def settings(threads, isa):
 @pytest.mark.parametrize(
     ("first", "last"), [(0, 250), pytest.param(250, 4_000, marks=pytest.mark.slow)]
 )
-def test_random_cases(first, last):
+def test_random_cases(poison, first, last):
     """Half of them with poisoned scratch."""
-    try:
-        for number in range(first, last):
-            _linattn.poison_scratch(0xFF if number % 2 else 0)
-            message = differential.failure(20, number, ISAS)
-            assert message is None, message
-    finally:
-        _linattn.poison_scratch(0)
+    for number in range(first, last):
+        poison(0xFF if number % 2 else 0)
+        message = differential.failure(20, number, ISAS)
+        assert message is None, message
 
 
 def nudged(result, amount):
@@ -103,20 +99,18 @@ def failures(name):
     return [message for message in messages if message]
 
 
+@pytest.mark.usefixtures("poison")  # which main leaves in force
 def test_a_failure_says_how_to_repeat_it(monkeypatch, capsys):
     f = linattn.causal
     monkeypatch.setattr(linattn, "causal", lambda *x, **y: nudged(f(*x, **y), 1))
-    try:
-        assert differential.main(["--cases", "300", "--isa", ISAS[0], "--poison"]) == 1
-        line = capsys.readouterr().out.splitlines()[0]
-        command, arguments = line.split(".py ")
-        assert command == "python tools/differential"
-        assert arguments.endswith(f"--cases 1 --isa {ISAS[0]} --poison")
-        assert differential.main(arguments.split()) == 1
-        monkeypatch.undo()
-        assert differential.main(arguments.split()) == 0
-    finally:
-        _linattn.poison_scratch(0)
+    assert differential.main(["--cases", "300", "--isa", ISAS[0], "--poison"]) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    command, arguments = line.split(".py ")
+    assert command == "python tools/differential"
+    assert arguments.endswith(f"--cases 1 --isa {ISAS[0]} --poison")
+    assert differential.main(arguments.split()) == 1
+    monkeypatch.undo()
+    assert differential.main(arguments.split()) == 0
 
 
 def test_a_case_depends_on_its_number_alone():

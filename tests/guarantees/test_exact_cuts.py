@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from bounds import close
 from slow import each, grid, looped
+from stages import forced
 from states import flat
 from table import CARRIED, CASES, COMPLEX, FIRST, GATES, allowed, covering, same
 
 import linattn
-from linattn import ExactState, State, _linattn
+from linattn import ExactState, State
 from linattn.feature_maps import NAMES, PositiveRandomFeatures, RandomFourierFeatures
 
 N = 1100
@@ -154,11 +155,8 @@ def test_threads_and_stages(threads, case):
     o, last = case.forward(operands, **EXACT)
     for count, chunks in ((1, 0), (2, 0), (2, 3), (3, 64)):
         threads(count)
-        before = _linattn.force_stages(chunks)
-        try:
+        with forced(chunks):
             found, end = in_pieces(case, operands, random_cuts(np.random.default_rng(count)))
-        finally:
-            _linattn.force_stages(before)
         assert same(found, o)
         assert same(arrays(end), arrays(last))
 

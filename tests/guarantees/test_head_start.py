@@ -119,14 +119,11 @@ def test_a_state_in_place(threads, case):
 
 
 @BOTH
-def test_instruction_sets_and_poison(check, isa, case):
+def test_instruction_sets_and_poison(check, isa, poison, case):
     """Without reading scratch that has not been written."""
     operands = make(case)
     for chosen in settings.available_isas():
         isa(chosen)
         for byte in (0xFF, 0x7F):
-            _linattn.poison_scratch(byte)
-            try:
-                check(case, operands)
-            finally:
-                _linattn.poison_scratch(0)
+            poison(byte)
+            check(case, operands)

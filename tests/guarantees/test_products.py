@@ -9,6 +9,7 @@ import pytest
 from cases import Case
 from layouts import LAYOUTS
 from slow import grid
+from stages import forced
 from states import assert_same, flat
 from table import ALL, BLOCKS, covering, first_of
 
@@ -277,9 +278,8 @@ def test_bits_depend_on_nothing_else(isa, threads, name, case):
         expected = with_products("bfloat16", call)
         for count, chunks in ((2, 0), (5, 0), (3, 2), (2, 50)):
             threads(count)
-            _linattn.force_stages(chunks)
-            found = with_products("bfloat16", call)
-            _linattn.force_stages(0)
+            with forced(chunks):
+                found = with_products("bfloat16", call)
             assert_same(found, expected, f"{count} threads, {chunks} chunks")
 
 

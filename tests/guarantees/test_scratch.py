@@ -19,7 +19,7 @@ from states import assert_same, flat
 from table import ALL, covering, first_of
 
 import linattn
-from linattn import _linattn, feature_maps
+from linattn import feature_maps
 from linattn._core.gufuncs import internal_ufuncs
 
 pytestmark = pytest.mark.unsanitized
@@ -48,13 +48,6 @@ SIZES = [
 ]
 TAPS = (1, 2, 4, 9)
 BYTES = (0xFF, 0x7F, 0xFE)  # NaN, large, negative and large
-
-
-@pytest.fixture
-def poison():
-    """linattn._linattn.poison_scratch, undone afterwards."""
-    yield _linattn.poison_scratch
-    _linattn.poison_scratch(0)
 
 
 def operands(n: int, s: int, d: int, m: int, dtype: type) -> SimpleNamespace:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from layouts import LAYOUTS
 from slow import grid
+from stages import forced
 from states import assert_same
 from table import ATTENTION, apply, first_of
 
@@ -187,11 +188,8 @@ def test_a_state_in_place(threads, case):
     _, expected = case.forward(operands, initial_state=given)
     pool = apply(lambda x: np.concatenate([x, x]), given)
     threads(4)
-    _linattn.force_stages(3)
-    try:
+    with forced(3):
         case.forward(operands, initial_state=pool, state_indices=[1])
-    finally:
-        _linattn.force_stages(0)
     assert_same(apply(lambda x: x[1:], pool), expected)
 
 
@@ -200,31 +198,25 @@ def test_nothing_looks_ahead(threads, case):
     rng = np.random.default_rng(3)
     operands = make(case, (), 300, 8, 9)
     threads(3)
-    _linattn.force_stages(2)
-    try:
+    with forced(2):
         clean = case.call(operands)
         for t in (1, 15, 16, 17, 33, 64, 99, 130, 299):
             future = {x: y.copy() for x, y in operands.items()}
             for x in future.values():
                 x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
             np.testing.assert_array_equal(case.call(future)[:t], clean[:t])
-    finally:
-        _linattn.force_stages(0)
 
 
 @EVERY
 @BOTH
-def test_instruction_sets_and_poison(stages, isa, case, backward):
+def test_instruction_sets_and_poison(stages, isa, poison, case, backward):
     """Without reading what no stage has written."""
     operands = make(case, (2,), 150, 20, 33)
     for chosen in settings.available_isas():
         isa(chosen)
         for byte in (0xFF, 0x7F, 0):
-            _linattn.poison_scratch(byte)
-            try:
-                check(stages, case, backward, operands)
-            finally:
-                _linattn.poison_scratch(0)
+            poison(byte)
+            check(stages, case, backward, operands)
 
 
 CROWDED = """
@@ -254,7 +246,6 @@ def test_threads_far_behind_others():
 
 
 @EVERY
-@pytest.mark.usefixtures("stages")
 @pytest.mark.parametrize("count", [3, 6, 8])
 def test_threads_that_stay_away(threads, case, count):
     """Between their pieces, so that others take their groups over; sequences of any length."""
@@ -263,16 +254,14 @@ def test_threads_that_stay_away(threads, case, count):
     threads(1)
     expected = case.backward(operands, cu_seqlens=cuts)
     threads(count)
-    _linattn.force_stages(case.name == "causal" or 8)
-    _linattn.delay_workers(1)
-    try:
-        assert_same(case.backward(operands, cu_seqlens=cuts), expected)
-    finally:
-        _linattn.delay_workers(0)
-        _linattn.force_stages(0)
+    with forced(1 if case.name == "causal" else 8):
+        _linattn.delay_workers(1)
+        try:
+            assert_same(case.backward(operands, cu_seqlens=cuts), expected)
+        finally:
+            _linattn.delay_workers(0)
 
 
-@pytest.mark.usefixtures("stages")
 @pytest.mark.parametrize("case", BY_CHANNEL, ids=str)
 @pytest.mark.parametrize(("gate", "passes"), [(-0.01, 2), (-5.0, 2), (-40.0, 1)])
 def test_more_groups_than_there_is_memory_for(threads, case, gate, passes):
@@ -282,10 +271,9 @@ def test_more_groups_than_there_is_memory_for(threads, case, gate, passes):
     threads(1)
     expected = case.backward(operands)
     threads(2)
-    _linattn.force_stages(8)
-    _linattn.take_jobs()
-    found = case.backward(operands)
-    jobs = _linattn.take_jobs()
-    _linattn.force_stages(0)
+    with forced(8):
+        _linattn.take_jobs()
+        found = case.backward(operands)
+        jobs = _linattn.take_jobs()
     assert_same(found, expected)
     assert len(jobs) == passes

@@ -9,7 +9,6 @@ from isas import ISAS
 from layouts import LAYOUTS, features_first
 
 import linattn
-from linattn import _linattn
 
 
 def spread(x):
@@ -80,18 +79,10 @@ def test_orders_of_axes_change_no_bit(dtype):
             np.testing.assert_array_equal(out, expected)
 
 
-@pytest.fixture
-def poisoned():
-    """Scratch is filled, and a call that needs more than was measured is an error."""
-    _linattn.poison_scratch(0xFF)
-    yield
-    _linattn.poison_scratch(0)
-
-
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
-def test_gradients_in_any_order_of_axes(dtype):
+def test_gradients_in_any_order_of_axes(poison, dtype):
     """Of short sequences among long ones, too."""
+    poison(0xFF)  # a call that needs more than was measured is an error, too
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     wide = np.promote_types(dtype, np.float32)

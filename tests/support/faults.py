@@ -8,6 +8,7 @@ import sys
 import numpy as np
 from every_call import Call, every_call
 from preloaded import find_code, shim
+from stages import forced
 from states import flat
 
 import linattn
@@ -93,11 +94,8 @@ def too_many_chunks(rng):
     gufunc = linattn.ufuncs.gated_delta_backward_identity
 
     def run(*operands, **options):
-        _linattn.force_stages(8)
-        try:
+        with forced(8):
             return gufunc(*operands, **options)
-        finally:
-            _linattn.force_stages(0)
 
     operands = q, k, v, g, beta, grad_out, 1.0
     return Call("too many chunks", run, operands, {"out": out}, out)

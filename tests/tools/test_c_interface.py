@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from c_interface import API, array, call, describe, families, make, status
 from slow import grid, looped
+from stages import forced
 
 import linattn
 from linattn import _linattn
@@ -166,8 +167,7 @@ def test_states_in_place(name, lead, chunks):
     rng = np.random.default_rng(3)
     inputs, outputs = make(name, rng, lead=lead, n=600, d=32, m=257, f=33, r=1)
     pairs = before_and_after(name)
-    before = _linattn.force_stages(chunks)
-    try:
+    with forced(chunks):
         wanted = expected(name, inputs)
         for many, chosen in itertools.product((1, 8), (pairs, pairs[:1], pairs[-1:])):
             given = [x.copy() if isinstance(x, np.ndarray) else x for x in inputs + outputs]
@@ -175,8 +175,6 @@ def test_states_in_place(name, lead, chunks):
                 given[j] = given[i]
             assert call(name, *given, threads=many) == "OK"
             assert_same(given[len(inputs) :], wanted)
-    finally:
-        _linattn.force_stages(before)
 
 
 @one_isa()
