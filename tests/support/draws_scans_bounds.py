@@ -206,7 +206,7 @@ def finite(x):
     return np.where(abs(x) < 1e300, x, 0)
 
 
-def normwise(trial, expected, operands, options, count) -> list:
+def normwise(expected, operands, options, count) -> list:
     """Roundings of the largest number of the call, and of its sums over tokens and heads."""
     top = lambda x: abs(x).max(initial=0)  # noqa: E731
     states = [x for y in options.values() if isinstance(y, State) for x in y if x is not None]
@@ -282,7 +282,7 @@ def mlstm_units(trial: Trial, expected) -> list:
         return after(trial, o, state, trial.options.get("return_state"))
     if not kink > 2 * np.finfo(trial.work).eps:  # either denominator, or either maximum
         return [np.full(x.shape, np.inf) for x in expected]
-    return normwise(trial, expected, operands, options, 16 * (count + held + n) * kappa**2)
+    return normwise(expected, operands, options, 16 * (count + held + n) * kappa**2)
 
 
 def wkv_units(trial: Trial, expected) -> list:
@@ -312,7 +312,7 @@ def wkv_units(trial: Trial, expected) -> list:
     if unclear:
         return [np.full(x.shape, np.inf) for x in expected]
     if g is not None:
-        return normwise(trial, expected, operands, options, 16 * (16 + held + n))
+        return normwise(expected, operands, options, 16 * (16 + held + n))
     if off:
         errors, m = np.stack([16 + x.held for x in off], -2), np.stack([x.m for x in off], -2)
         fields = np.stack((fields[0] * errors, fields[1] * errors, m + 4 * abs(finite(fields[2]))))

@@ -78,14 +78,14 @@ def compare(case: Case, arrays, actual, **more) -> None:
         assert ratio <= 1, f"{case}: {name} is off by {ratio:.3g} times what is allowed"
 
 
-def compare_rules(actual, expected, count=RULE_ROUNDINGS, dtype=None) -> None:
+def compare_rules(actual, expected, count=RULE_ROUNDINGS) -> None:
     """Results by name; forward and backward each within roundings of their largest entry."""
     assert actual.keys() == expected.keys()
     for names in ({"o", "s"}, expected.keys() - {"o", "s"}):
         some = {name: expected[name] for name in expected if name in names}
         if not some:
             continue
-        atol = roundings(count, *some.values(), dtype=dtype)
+        atol = roundings(count, *some.values())
         for name, y in some.items():
             close(actual[name], y, atol=atol)
 

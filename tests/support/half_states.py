@@ -26,7 +26,7 @@ from table import ROUNDINGS
 import linattn
 from linattn import State, reference
 
-WIDTH = 16
+HEADS, N, WIDTH = 2, 4096, 16
 SIGMAS = 6
 DECAY = -1e-3  #: mean of the logarithm of decays: a memory of a thousand tokens
 
@@ -71,10 +71,10 @@ class Growth(NamedTuple):
         return abs(self.o - self.exact)[:, :n].max() / abs(self.exact[:, :n]).max()
 
 
-def draw(name: str, heads: int, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+def draw(name: str) -> dict[str, np.ndarray]:
     """Operands of a rule in float32, by name."""
-    rng = np.random.default_rng(seed)
-    shape = heads, n, WIDTH
+    rng = np.random.default_rng(0)
+    shape = HEADS, N, WIDTH
     x = {name: table.unit(rng.standard_normal(shape)) for name in ("q", "k")}
     x["v"] = rng.standard_normal(shape)
     x["g"] = DECAY * rng.exponential(size=shape[:2])
@@ -84,17 +84,17 @@ def draw(name: str, heads: int, n: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {key: x[key].astype(np.float32) for key in ("q", "k", "v", *RULES[name][0])}
 
 
-def growth(name: str, dtype, n: int = 4096, heads: int = 2, *, cut: bool = False) -> Growth:
+def growth(name: str, dtype, *, cut: bool = False) -> Growth:
     """Steps on a state of that dtype, which each of them updates in place.
 
     ``cut`` rounds towards 0 instead, as a wrong kernel might.
     """
-    x = draw(name, heads, n)
+    x = draw(name)
     plain = {"feature_map": "identity", "normalize": False} if name == "causal" else {}
-    step = linattn.step if name == "causal" else getattr(linattn, f"{name}_step")
-    state = State(np.zeros((heads, WIDTH, WIDTH), np.float32 if cut else dtype))
+    step = getattr(linattn, table.STEPS[name])
+    state = State(np.zeros((HEADS, WIDTH, WIDTH), np.float32 if cut else dtype))
     o, norms = np.empty_like(x["v"]), np.empty(x["v"].shape)
-    for t in range(n):
+    for t in range(N):
         o[:, t], _ = step(*[y[:, t] for y in x.values()], state, in_place=True, **plain)
         if cut:  # bfloat16 has the first 16 bits of float32
             state.s.view(np.uint32)[...] &= 0xFFFF0000

@@ -88,7 +88,7 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> dict[s
     """The fields of an initial state by name."""
     options = {name: x for name, x in row.options.items() if name != "key_lengths"}
     found = Case(row.name, row.letters, options).state(LEAD, d=D, m=M, seed=seed)
-    return _tensors(fields(row, found), dtype)
+    return _tensors(fields(found), dtype)
 
 
 def pack(row: Row, fields: dict[str, Any]) -> Any:
@@ -96,7 +96,7 @@ def pack(row: Row, fields: dict[str, Any]) -> Any:
     return REGISTRY[row.name].public(fields)
 
 
-def fields(row: Row, x: Any) -> dict[str, Any]:
+def fields(x: Any) -> dict[str, Any]:
     """The fields of a state that are not None."""
     found = x._asdict() if isinstance(x, tuple) else {"s": x}
     return {name: y for name, y in found.items() if y is not None}
