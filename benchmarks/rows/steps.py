@@ -13,6 +13,7 @@ import numpy as np
 import linattn
 from linattn import State
 from linattn._cli.rows import Calls, Row
+from linattn.operators.registry import RECURRENCES
 
 from .gated import arrays, taken
 
@@ -24,7 +25,7 @@ PLACES = (
 
 
 def function(name: str) -> str:
-    return "step" if name == "causal" else f"{name}_step"
+    return RECURRENCES[name].names["step"]
 
 
 def operands(name: str, heads: int, d: int) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 from table import ALL, COMPLEX, Case, first_of
 
 import linattn
+from linattn.operators.registry import RECURRENCES
 
 B, H, N, D, M = 2, 3, 20, 4, 5
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
@@ -34,7 +35,8 @@ class Call(NamedTuple):
     def for_ranks(self) -> bool:
         """Whether ranks take it: over all keys, with as many queries and no broadcasts."""
         leads = {x.shape[:2] for x in self.operands.values()}
-        return self.name != "noncausal" or (leads == {(B, H)} and self.grad.shape[2] == N)
+        cross = RECURRENCES[self.name].cross
+        return not cross or (leads == {(B, H)} and self.grad.shape[2] == N)
 
     def run(self, module, of=lambda x: x, **more) -> Any:
         """The results; ``of`` is applied to operands, and to options that are arrays."""
@@ -81,7 +83,7 @@ _SUMS = {"normalize": False, "scale": 0.5}
 CASES = [
     *map(of, _CUT),
     broadcast(NONCAUSAL, {"key_lengths": LENGTHS, "feature_map": "dpfp"}),
-    *(of(x, key_lengths=LENGTHS) for x in first_of(_CUT) if x.name != "linear_scan"),
+    *(of(x, key_lengths=LENGTHS) for x in first_of(_CUT) if x.row.keys),
     broadcast(CAUSAL, {"normalize": False, "feature_map": "dpfp"})._replace(state=None),
     broadcast(CAUSAL, _SUMS, k=K[0])._replace(state=linattn.State(CAUSAL.state.s)),
     broadcast(CAUSAL, k=K[:, :1], v=V[:1]),

@@ -12,7 +12,6 @@ from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, spoil, wide_opera
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 
 from linattn._core.dtypes import result_dtype
-from linattn._linattn import operators as registry
 from linattn.operators.registry import RECURRENCES
 
 
@@ -37,11 +36,9 @@ class Row(NamedTuple):
 def row_of(name: str, bound: Callable, padded: str = "", **more: Any) -> Row:
     """The row of a recurrence of the registry."""
     r = RECURRENCES[name]
-    axes, optional = (
-        {x.name: x.dims for x in r.operands},
-        {x.name for x in r.operands if x.optional},
-    )
-    fields = tuple(dims for _, dims in registry[name]["state"])
+    axes = {x.name: x.dims for x in r.operands}
+    optional = {x.name for x in r.operands if x.optional}
+    fields = tuple(r.fields.values())
     flags, padding = tuple(r.flags["forward"]), tuple(padded.split())
     more = {"holder": r.holder, "output": r.layout.output} | more
     return Row(axes, fields, bound, flags, optional, padded=padding, **more)
@@ -71,7 +68,7 @@ def sequence(lot: Lot, rows: dict[str, Row]) -> Trial:
     if end == "_step":
         sizes["n"] = 1
         options.pop("reverse", None)
-    if name == "mlstm":
+    if RECURRENCES[name].normalizer:
         options |= {"scale": lot.pick((None, 0.25, -1.0)), "normalize": lot.chance(0.7)}
         options["eps"] = lot.pick((0.0, 0.0, 0.01, 1.0))
     arrays, ways, batch = operands(lot, name, row, end, sizes, lead, options)
