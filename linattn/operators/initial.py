@@ -115,10 +115,9 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
 
     ``count`` is the number of operands.
     """
-    steps = (r for r in RECURRENCES.values() if not r.cross)
-    recurrence = next((r for r in steps if operator in (r.name, r.names["step"])), None)
+    scans = [r for r in RECURRENCES.values() if not r.cross]
+    recurrence = next((r for r in scans if operator in (r.name, r.names["step"])), None)
     if recurrence is None:
-        scans = (r for r in RECURRENCES.values() if not r.cross)
         known = (r.names[x] for r in scans for x in ("forward", "step"))
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
     leading = recurrence.layout.leading

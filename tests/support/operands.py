@@ -1,8 +1,8 @@
 """What every operator takes, and random operands to call it with.
 
-The operands of a recurrence are those of the package's registry; those of other operators are
-written here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a
-channel's states or the taps of its filter, r the rows of Linformer.  A new recurrence needs no row.
+The operands of a recurrence are those of the package's registry, so a new one needs no row.
+Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a channel's states
+or the taps of its filter, r the rows of Linformer.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 
 from linattn import reference
 from linattn._call.tables import MAPS
-from linattn._core.layout import Operand
+from linattn._core.layout import ALL_KEYS, Operand
 from linattn._linattn import operators
+from linattn.operators.linformer import LAYOUT
 from linattn.operators.registry import RECURRENCES
 from linattn.reference import maps
 
 #: Recurrences in the order of operators.def, which no import changes.
 REGISTRY = {name: RECURRENCES[name] for name in operators if name in RECURRENCES}
-QUERIES = tuple(RECURRENCES["noncausal"].operands)
 #: Operands by operator, in the order of the call.
 OPERANDS = {name: tuple(r.operands) for name, r in REGISTRY.items()} | {
-    "softmax_attention": QUERIES,
-    "linformer": (*QUERIES, Operand("E", "sr"), Operand("F", "sr")),
+    "softmax_attention": ALL_KEYS.operands,
+    "linformer": LAYOUT.operands,
     "log_decay": (Operand("x", "n"), Operand("A_log", ""), Operand("dt_bias", "")),
 }
 #: The name of the function for one token, by recurrence with a state.
@@ -58,12 +58,6 @@ def kinds(name: str) -> list[str]:
 def twin(name: str) -> ModuleType:
     """The module that holds the NumPy twin of an operator."""
     return sys.modules[getattr(reference, name).__module__]
-
-
-def removes(name: str) -> bool:
-    """Whether a token erases what its key reads from the memory."""
-    names = {x.name for x in OPERANDS[name]}
-    return "q" in names and bool({"beta", "a"} & names)
 
 
 def shape(letters: str, sizes: dict[str, int], lead: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..._core import checks
 from .direct import update
 from .operator import OPERATORS
 
 #: By whether there is a bias.
 _GUFUNCS = {given: f"_causal_conv1d{'_bias' * given}_step" for given in (False, True)}
-_SILU = {None: 0.0, "silu": 1.0}
 
 
 def step(
@@ -39,7 +39,7 @@ def moved_on(
     ``rows`` are those of the state that belong to the batch.  NotImplemented, with nothing written,
     if PyTorch has to see the call, if tensors need a conversion, or if anything is wrong with it.
     """
-    silu = _SILU.get(activation) if activation is None or type(activation) is str else None
+    silu = checks.plain_switch("activation", activation)
     if silu is None:
         return NotImplemented
     inputs = (x, weight, silu) if bias is None else (x, weight, bias, silu)

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..._call.recurrence import Recurrence
-from ..._core.layout import Layout, Operand
+from ..._core.layout import ALL_KEYS, Layout, Operand
 from ..._states.state_arrays import State
 from ...operators.decay import log_decay, log_decay_backward
+from ...operators.linformer import LAYOUT as LINFORMER_LAYOUT
 from ...operators.linformer import linformer, linformer_backward
 from ...operators.softmax import softmax_attention, softmax_attention_backward
 from . import map_texts
@@ -98,15 +99,13 @@ def _spread(function: Any) -> Any:
     return call
 
 
-_QKV = (Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm"))
-
 SOFTMAX = Description(
-    "softmax_attention", Layout(_QKV), ("bool causal", "float? scale"),
+    "softmax_attention", ALL_KEYS, ("bool causal", "float? scale"),
     _spread(softmax_attention), _spread(softmax_attention_backward),
 )  # fmt: skip
 LINFORMER = Description(
-    "linformer", Layout((*_QKV, Operand("E", "sr"), Operand("F", "sr"))), ("float? scale",),
-    _spread(linformer), _spread(linformer_backward), example="x, x, x, x, x",
+    "linformer", LINFORMER_LAYOUT, ("float? scale",), _spread(linformer),
+    _spread(linformer_backward), example="x, x, x, x, x",
 )  # fmt: skip
 LOG_DECAY = Description(
     "log_decay", Layout((Operand("x", ""), Operand("A_log", ""), Operand("dt_bias", "")), ""),

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..._call import exact
+from ..._call.recurrence import given
 from ..._call.tables import MAPS
 from ..._call.whole_blocks import checked
 from ..._core.checks import flag, shape_alone
@@ -295,11 +296,6 @@ class TensorOperator(Computation):
         token = name == self.description.step_name
         args, narrow = map_texts.applied(phi, args, key_lengths, token=token)
         return [*args, "identity", None, *values], narrow
-
-
-def given(**named: Any) -> dict[str, Any]:
-    """What is not None."""
-    return {name: x for name, x in named.items() if x is not None}
 
 
 #: Every operator, by name.
