@@ -312,7 +312,9 @@ def _read_environment() -> None:
     try:
         set_num_threads(int(threads) if threads else _default_threads())
     except ValueError:
-        _refuse(f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024")
+        _refuse(
+            f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to {MAX_THREADS}"
+        )
         set_num_threads(_default_threads())
     try:
         set_spin_time(int(spin) if spin else 0 if threads_wait_passively() else SPIN_TIME)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from bounds import close, moved, roundings
+from bounds import close, roundings, sensitivity
 from gates import RULE_ROUNDINGS as ROUNDINGS
 from onnx_models import TARGETS, Call, Calls, Function, exported, feed, kinds, nodes, onnx, run
 from torch_cases import POSITIVE, ROWS, STEPPED, outputs
@@ -213,7 +213,7 @@ def test_maps():
     wide = x.double().numpy()
     for actual, given in zip(results, [*names, *objects], strict=True):
         phi = twin(maps.get(given))
-        allowed = ROUNDINGS * 2.0**-24 * (abs(phi(wide)) + moved(phi, wide))
+        allowed = ROUNDINGS * 2.0**-24 * (abs(phi(wide)) + sensitivity(phi, wide))
         assert (abs(actual - phi(wide)) <= allowed + np.finfo(np.float32).tiny).all(), given
 
 

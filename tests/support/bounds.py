@@ -147,7 +147,7 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
             kappa = (1 + (read(abs(a), abs(b), ones) + dtype(case.eps)) / den) / 2
     a, b, v = size(a), size(b), size(v)
     if magnitude and not isinstance(phi, maps.Elementwise):
-        a, b = a + abs(case.scale) * moved(phi, q), b + moved(phi, k)
+        a, b = a + abs(case.scale) * sensitivity(phi, q), b + sensitivity(phi, k)
     num = read(a, b, v)
     if not case.backward:
         return (num / den * kappa,)
@@ -189,7 +189,7 @@ def _jacobian(phi, x):
     return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
 
 
-def moved(phi, x):
+def sensitivity(phi, x):
     """|J| |x|: how far phi moves if each element of x moves in proportion to its size."""
     return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
@@ -215,7 +215,7 @@ def delta_bound(case: Case, operands, expected):
     count, phi = DELTA_ROUNDINGS, twin_of(case.feature_map)
     if not isinstance(phi, maps.Elementwise):
         q, k = (x.astype(np.float64) for x in operands[:2])
-        count *= 1 + max(moved(phi, x).max() / abs(phi(x)).max() for x in (q, k))
+        count *= 1 + max(sensitivity(phi, x).max() / abs(phi(x)).max() for x in (q, k))
     largest = max(abs(x).max(initial=0) for x in expected)
     return [np.full(x.shape, count * largest) for x in expected]
 

@@ -109,7 +109,7 @@ class Lot:
 
     def sizes(self, *letters: str) -> tuple[dict, tuple]:
         """Core sizes and leading axes: mostly small, now and then enough for several threads, or a
-        sequence so long that it is cut (`differential.LONG`)."""
+        sequence so long that it is cut (`differential.CHUNKS`)."""
         if self.chance(0.02):
             return {x: self.pick((33, 48, 64, 65)) for x in letters}, self.pick(((2, 4), (9,)))
         if "n" in letters and self.chance(0.01):
