@@ -102,6 +102,17 @@ def threads():
     linattn.set_num_threads(before)
 
 
+@pytest.fixture
+def one_torch_thread():
+    """PyTorch uses one thread: models this small are slower on two."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=[0, 2], ids=["pairs", "AMX"])
 def sums(request):
     """Products of bfloat16 by pairs one by one, and the sums of AMX in plain C."""

@@ -4,13 +4,7 @@ import pytest
 import torch
 from fla_models import FAMILIES, PACKED, build, by_steps, enlarged, tokens
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread(fla_patched):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("fla_patched", "one_torch_thread")
 
 
 def each_of(families):

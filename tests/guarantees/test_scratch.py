@@ -68,7 +68,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
         if not (normalize or case.row.normalizer):
             continue
         options = {"normalize": normalize} if case.row.normalizer else {}
-        case = case._replace(options=case.options | options | {"feature_map": phi})
+        case = case.having(**options, feature_map=phi)
         arrays = case.operands((2,), x.n, s=x.s, **sizes, dtype=x.q.dtype)
         keys = {"key_lengths": (x.s if case.row.cross else x.n) // 2}
         if not case.held:

@@ -65,7 +65,7 @@ def variants(case):
                 name = "step" if case.step == part[1:] else f"{case.name}{kind}{part}"
                 return getattr(linattn.ufuncs, name + end)
 
-            yield case._replace(options=case.options | more), gufunc
+            yield case.having(**more), gufunc
 
 
 def numbers_of(case, *without):

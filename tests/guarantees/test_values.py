@@ -165,7 +165,7 @@ def test_maps(case, phi):
     """Fused maps, and one that is an object, whose features sum to 1."""
     signed = case.options.get("normalize", True) and phi in ("identity", "l2norm", "relu")
     unnormalized = {"normalize": False} if signed and "causal" in case.name else {}
-    case = case._replace(options=case.options | unnormalized | {"feature_map": phi})
+    case = case.having(**unnormalized, feature_map=phi)
     operands = case.operands((2,), 20, d=3)
     if "beta" in operands and not vanishes(phi):
         operands["k"] -= 2  # features of norm below 1, so that the memory does not grow
@@ -175,7 +175,7 @@ def test_maps(case, phi):
         width = phi.features(3)
         moved = {x: y for x, y in case.operands((2,), 20, d=width).items() if x not in "qk"}
         operands |= {x: moved[x] for x in moved if case.letters.get(x, "n").endswith("d")}
-        plain = case._replace(options=case.options | {"feature_map": "identity"})
+        plain = case.having(feature_map="identity")
         features = {x: phi(operands[x]) for x in "qk"}
         got, expected = case.results(operands), plain.results(operands | features)
         for x, y in list(zip(got, expected, strict=True))[: len(flat(case.call(operands)))]:

@@ -17,10 +17,6 @@ EACH = pytest.mark.parametrize("case", first_of(BLOCKS), ids=str)
 PHI = linattn.feature_maps.get("dpfp")
 
 
-def having(case, **options):
-    return case._replace(options=case.options | options)
-
-
 @EACH
 @pytest.mark.parametrize("feature_map", [PHI, jnp.exp], ids=["object", "function"])
 def test_maps(case, feature_map):
@@ -28,8 +24,8 @@ def test_maps(case, feature_map):
     known = PHI if feature_map is PHI else "exp"
     for dtype in ("float64", "float16"):
         operands = case.operands((2,), N, dtype=dtype)
-        o = having(case, feature_map=feature_map).call(operands, la)
-        expected = having(case, feature_map=known).call(operands)
+        o = case.having(feature_map=feature_map).call(operands, la)
+        expected = case.having(feature_map=known).call(operands)
         assert o.dtype == dtype
         close(np.asarray(o, float), expected.astype(float), atol=allowed(expected))
 
@@ -40,7 +36,7 @@ def test_vmap_and_one_token(case):
     names = named(case, operands)
     whole = case.call(names, la)
     np.testing.assert_array_equal(jax.vmap(lambda x: case.call(x, la))(names), whole)
-    single, without = (having(case, block=x).call(names, la) for x in (1, None))
+    single, without = (case.having(block=x).call(names, la) for x in (1, None))
     np.testing.assert_array_equal(single, without)
     assert case.call({name: x[:, :0] for name, x in names.items()}, la).shape[-2] == 0
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("wide")
 FIRST = first_of(ALL)
 FEW = "causal", "noncausal", "selective_scan", "causal_conv1d"
 #: Blocks that end after the last token.
-HUGE = [x._replace(options=x.options | {"block": 2**40}) for x in first_of(BLOCKS)]
+HUGE = [x.having(block=2**40) for x in first_of(BLOCKS)]
 
 
 def check(case, operands, start, last, traced=False, **options):

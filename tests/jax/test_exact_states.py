@@ -5,6 +5,7 @@ from itertools import pairwise
 import jax
 import numpy as np
 import pytest
+from jax_cases import named
 from slow import crossed, slow
 from table import CARRIED, CASES, same
 
@@ -23,10 +24,6 @@ EACH = pytest.mark.parametrize(
 def all_of(o, state):
     """The arrays of a result, and what the state has lost."""
     return [np.asarray(x) for x in (o, *jax.tree.leaves(tuple(state)), state.lost)]
-
-
-def named(case, operands):
-    return {name: operands[name] for name in case.letters}
 
 
 def in_pieces(case, operands):

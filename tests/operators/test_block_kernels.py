@@ -18,16 +18,12 @@ LENGTHS = looped(block=SOME)
 N = 75
 
 
-def having(case, **options):
-    return case._replace(options=case.options | options)
-
-
 @EACH
 @LENGTHS
 @pytest.mark.parametrize("value", [np.nan, *slow(np.inf, -np.inf)])
 def test_later_blocks(case, block, value):
     """Whatever they hold, outputs before them have the same bits."""
-    case, cut = having(case, block=block), 37 // min(block, 37) * min(block, 37)
+    case, cut = case.having(block=block), 37 // min(block, 37) * min(block, 37)
     operands = case.operands((2,), N, d=20, m=18, dtype="float32")
     expected = case.call(operands)
     changed = {name: x.copy() for name, x in operands.items()}
@@ -43,7 +39,7 @@ def test_later_blocks(case, block, value):
 @pytest.mark.parametrize("block", [3, 16, 40])
 def test_exact_states(case, block):
     """A sequence that is cut where blocks end has the bits of the uncut one."""
-    case, n = having(case, block=block), 720
+    case, n = case.having(block=block), 720
     operands = case.operands((2,), n, d=20, m=18, dtype="float32", gates="resets")
     expected, last = case.forward(operands, return_state="exact")
     state, outputs = None, []

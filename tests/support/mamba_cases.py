@@ -21,6 +21,12 @@ def normal(*shape, dtype=torch.float64, seed=0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
+def normals(dtype, seed=0):
+    """A function that draws one tensor of a shape after another, from one source."""
+    source = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=source, dtype=torch.float64).to(dtype)
+
+
 def exact(x):
     """The same numbers in float64 or complex128, requires grad."""
     if x is None or not (x.is_floating_point() or x.is_complex()):

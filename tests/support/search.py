@@ -112,7 +112,7 @@ def linear(name: str, d: int, by: Arithmetic = FLOATS, **options) -> Target:
 def recurrence(rule: TableCase, d: int, backward: bool, by: Arithmetic = FLOATS) -> Target:
     gated = rule.name in ("gated", "ssd")
     if rule.name == "delta":  # the gradient through l2norm is a difference
-        rule = rule._replace(options=rule.options | {"feature_map": "identity"})
+        rule = rule.having(feature_map="identity")
     gates = [x for x in ("g", "mu") if x in rule.letters]
     names = [x for x in rule.letters if x not in ("g", "mu", "bonus")]
 

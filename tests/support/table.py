@@ -109,6 +109,10 @@ class Case(NamedTuple):
         """Whether there is a state."""
         return self.row is not None and not self.row.cross
 
+    def having(self, **options: Any) -> Case:
+        """The same with these options as well."""
+        return self._replace(options=self.options | options)
+
     @property
     def reverse(self) -> bool:
         return bool(self.options.get("reverse"))
@@ -277,19 +281,15 @@ RULES = [x for x in CASES if x.row.decay is None and x.row.holder is State and n
 ATTENTION = [x for x in RULES if "v" in x.letters]
 #: Rows whose tokens are in blocks that read one state.
 BLOCKS = [
-    x._replace(options=x.options | {"block": 3})
+    x.having(block=3)
     for x in RULES
     if x.row.blocks and all(letters[0] == "n" for letters in x.letters.values())
 ]
 #: The same with a part of a chunk, one, more than one, and more tokens than there are.
-OTHER_BLOCKS = [
-    x._replace(options=x.options | {"block": n})
-    for n in (7, 16, 37, 1000)
-    for x in first_of(BLOCKS)
-]
+OTHER_BLOCKS = [x.having(block=n) for n in (7, 16, 37, 1000) for x in first_of(BLOCKS)]
 #: Rows whose map is an object: one that rescales as it goes, and features of several numbers.
 MAPPED = [
-    x._replace(options=x.options | {"feature_map": phi} | more)
+    x.having(feature_map=phi, **more)
     for phi, more in (("positive", {"eps": 0.0}), ("DPFP", {}))
     for x in FIRST
     if x.name == "causal" or (x.name == "delta" and phi == "DPFP")

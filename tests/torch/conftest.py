@@ -20,12 +20,8 @@ def forgotten():
 
 
 @pytest.fixture
-def seeded(forgotten):
-    """Seed PyTorch and use one thread, since such small layers are slower on more."""
+def seeded(forgotten, one_torch_thread):
+    """Seed PyTorch."""
     import torch
 
     torch.manual_seed(5)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

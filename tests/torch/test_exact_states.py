@@ -68,7 +68,7 @@ def test_strides(case):
 @pytest.mark.parametrize("block", [4, 64])
 @pytest.mark.parametrize("case", BLOCKS, ids=str)
 def test_blocks(case, block):
-    case = case._replace(options=case.options | {"block": block})
+    case = case.having(block=block)
     given = tensors(case.operands((2,), N, d=20, m=5, dtype="float32"))
     assert same(all_of(*in_pieces(case, given)), all_of(*case.forward(given, lt, **EXACT)))
 

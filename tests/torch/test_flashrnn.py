@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from bounds import close, roundings
-from mamba_cases import errors
+from mamba_cases import errors, normals
 from slow import slow
 
 import linattn.torch
@@ -15,11 +15,7 @@ B, N, HEADS, D = 3, 9, 2, 5
 
 
 def operands(dtype=torch.float64, seed=0):
-    random = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
-
+    normal = normals(dtype, seed)
     states = normal(4, B, 1, HEADS, D)
     states[2] = states[2].abs() + 1
     R = normal(4, HEADS, D, D) / D

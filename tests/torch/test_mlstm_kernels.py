@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bounds import close, roundings
-from mamba_cases import errors
+from mamba_cases import errors, normals
 from slow import slow
 
 from linattn import State, reference
@@ -28,11 +28,7 @@ NATIVE = [x for x in ALL if "triton" not in x and "custbw" not in x]
 
 
 def operands(dtype=torch.float64, states=True):
-    random = torch.Generator().manual_seed(0)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
-
+    normal = normals(dtype)
     q, k, v = normal(B, HEADS, N, D), normal(B, HEADS, N, D), normal(B, HEADS, N, M)
     i, f = 2 * normal(B, HEADS, N), normal(B, HEADS, N) + 2
     state = {
