@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def operand(
     if type(x) is not np.ndarray:
         if x is None:
             raise TypeError(f"{function}: {name} is None; expected an array")
-        refuse_masked(function, name, x, lengths=_takes_lengths(function))
+        refuse_masked(function, name, x, lengths=has(function, "key_lengths"))
         _refuse_graph(function, name, x)
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
             x = array(function, name, x)  # but not dask arrays and the like
@@ -71,9 +71,9 @@ def refuse_masked(function: str, name: str, x: Any, *, lengths: bool = False) ->
         )
 
 
-def _takes_lengths(function: str) -> bool:
-    """Whether an operator of that name has ``key_lengths``."""
-    return function in operators and operators[function]["key_lengths"]
+def has(function: str, what: Literal["key_lengths", "normalizer"]) -> bool:
+    """Whether an operator of that name has ``key_lengths``, or a ``normalizer``."""
+    return function in operators and operators[function][what]
 
 
 def _refuse_graph(function: str, name: str, x: Any) -> None:

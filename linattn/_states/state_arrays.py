@@ -190,7 +190,11 @@ def no_state(function: str, name: str, x: Any, expected: str) -> TypeError:
     return TypeError(f"{function}: {name} is a {type(x).__name__}; expected a {expected}")
 
 
-_NOT_THERE = {"z": ", as normalize is False", "log_scale": " for this map"}
+def _why_none(function: str, cores: Cores) -> str:
+    """Why a state has no z, or no log_scale."""
+    if not checks.has(function, "normalizer"):
+        return f", as {function} has no normaliser"
+    return " for this map" if "z" in cores else ", as normalize is False"
 
 
 def named(
@@ -219,7 +223,7 @@ def named(
     for field, x in zip(State._fields, (s, z, log_scale), strict=True):
         if field not in cores:
             if x is not None:
-                why = "" if pooled else _NOT_THERE[field]
+                why = "" if pooled else _why_none(function, cores)
                 raise ValueError(f"{function}: {name}.{field} is given; expected None{why}")
         elif x is None and any_scale and field == "log_scale":
             pass

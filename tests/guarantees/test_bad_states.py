@@ -127,6 +127,36 @@ def test_pools_whose_fields_differ():
         linattn.step(q, k, v, pool, normalize=False, state_indices=INDICES)
 
 
+@every_recurrence
+def test_fields_that_no_state_of_it_has(case):
+    """The reason is one of the function: most have no ``normalize``."""
+    operands, state = case.operands((B, H), N), case.state((B, H))
+    absent = [x for x in ("z", "log_scale") if getattr(state, x, state) is None]
+    for field in absent:
+        given = state._replace(**{field: np.zeros((B, H))})
+        why = "for this map" if case.row.normalizer else "as {0} has no normaliser"
+        message = rf"^{{0}}: \w*state\.{field} is given; expected None,? {why}$"
+        with pytest.raises(ValueError, match=message.format(case.name)):
+            case.forward(operands, initial_state=given)
+        with pytest.raises(ValueError, match=message.format(case.name + "_backward")):
+            case.backward(operands, initial_state=given)
+        with pytest.raises(ValueError, match=message.format(case.step)):
+            case.one_step(operands, 0, given)
+
+
+def test_fields_without_a_normaliser():
+    q = np.ones((N, 4))
+    phi = linattn.feature_maps.PositiveRandomFeatures.sample(4, 4, rng=0)
+    for feature_map in ("elu", phi):
+        for field in ("z", "log_scale"):
+            state = State(np.ones((4, 4)), **{field: np.ones(4)})
+            message = rf"^causal: initial_state\.{field} is given; .* as normalize is False$"
+            with pytest.raises(ValueError, match=message):
+                linattn.causal(
+                    q, q, q, feature_map=feature_map, normalize=False, initial_state=state
+                )
+
+
 def test_an_output_in_the_pool():
     q = np.ones((B, N, 4))
     pool = State(np.ones((P, 4, 4)))
