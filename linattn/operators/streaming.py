@@ -100,7 +100,8 @@ def stream(
     ImportError
         If ``progress`` is True and tqdm is not installed.
     TypeError, ValueError
-        As `causal` raises them, when the chunk in question is reached.
+        If ``chunks`` is not iterable; if a chunk is not (q, k, v), or as `causal` raises them, when
+        the chunk in question is reached.
 
     Notes
     -----
@@ -125,15 +126,17 @@ def stream(
             raise TypeError(
                 f"stream: {name} is not an option; expected feature_map, normalize, eps or scale"
             )
+    items = _iterator("chunks", chunks, "an iterable of (q, k, v)")
     bar = _progress_bar(total) if progress else None
-    return _stream(chunks, initial_state, bar, options)
+    return _stream(items, initial_state, bar, options)
 
 
 def _stream(
-    chunks: Iterable[tuple[Any, ...]], state: State | None, bar: Any, options: dict[str, Any]
+    chunks: Iterator[tuple[Any, ...]], state: State | None, bar: Any, options: dict[str, Any]
 ) -> Iterator[tuple[Array, State]]:
     try:
-        for q, k, v in chunks:
+        for i, chunk in enumerate(chunks):
+            q, k, v = _operands(f"item {i} of chunks", chunk)
             o, state = causal(q, k, v, initial_state=state, return_state=True, **options)
             yield o, state
             if bar is not None:
@@ -141,6 +144,21 @@ def _stream(
     finally:
         if bar is not None:
             bar.close()
+
+
+def _operands(name: str, chunk: Any) -> tuple[Any, ...]:
+    """q, k and v of a chunk."""
+    operands = tuple(_iterator(name, chunk, "(q, k, v)"))
+    if len(operands) != 3:
+        raise ValueError(f"stream: {name} has length {len(operands)}; expected 3, (q, k, v)")
+    return operands
+
+
+def _iterator(name: str, x: Any, expected: str) -> Iterator[Any]:
+    try:
+        return iter(x)
+    except TypeError:
+        raise TypeError(f"stream: {name} is a {type(x).__name__}; expected {expected}") from None
 
 
 def _progress_bar(total: int | None) -> Any:

@@ -2,6 +2,7 @@
 
 import builtins
 import itertools
+import re
 import sys
 import types
 
@@ -59,6 +60,29 @@ def test_an_error_comes_at_its_chunk():
     assert_same(o, linattn.causal(*good))
     with pytest.raises(ValueError, match=r"k has shape \(5, 6\)"):
         next(stream)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (1, TypeError, "is a int; expected (q, k, v)"),
+        (None, TypeError, "is a NoneType; expected (q, k, v)"),
+        ((1, 2), ValueError, "has length 2; expected 3, (q, k, v)"),
+        (np.ones((5, 4)), ValueError, "has length 5; expected 3, (q, k, v)"),
+    ],
+)
+def test_a_chunk_that_is_not_q_k_v(bad, error, message):
+    """The error says which item of the iterable it is."""
+    stream = linattn.stream([tokens((10, 6, 19)), bad])
+    next(stream)
+    with pytest.raises(error, match="^" + re.escape(f"stream: item 1 of chunks {message}")):
+        next(stream)
+
+
+def test_chunks_that_cannot_be_iterated():
+    """Refused at once, not with the first chunk."""
+    with pytest.raises(TypeError, match=r"^stream: chunks is a int; expected an iterable of \(q,"):
+        linattn.stream(1)
 
 
 def test_a_stream_takes_the_options_of_one_chunk():
