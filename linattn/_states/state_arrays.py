@@ -232,8 +232,18 @@ def named(
             why = "" if pooled or own else ", as normalize is True"
             raise ValueError(f"{function}: {name}.{field} is None; expected an array{why}")
         else:
-            found[f"{name}.{field}"] = x
+            found[f"{name}.{field}"] = _without_axes(x) if isinstance(x, np.generic) else x
     return found
+
+
+def _without_axes(x: np.generic) -> Array:
+    """A scalar, which NumPy gives for an item of an array: of log_scale, say.
+
+    Nothing can be written to it.
+    """
+    array = np.asarray(x)
+    array.flags.writeable = False
+    return array
 
 
 def _named_alike(function: str, name: str, state: Any, holder: type[Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from cases import SIGNED, VARIANTS
-from states import assert_same, check, state, tokens
+from states import assert_same, check, flat, state, tokens
 
 import linattn
 from linattn import FusedState, State
@@ -59,3 +59,29 @@ def test_states_pickled_before_modules_had_rooms():
         ),
     ):
         assert pickle.loads(text) == same
+
+
+def test_states_of_scalars():
+    """Of one sequence of a batch, mLSTM's log_scale is a scalar: it is read as an array is."""
+    rng = np.random.default_rng(0)
+    q, k, v = operands = rng.standard_normal((3, 5, 4))
+    gates = rng.standard_normal((2, 5))
+    _, batch = linattn.mlstm(
+        *np.stack([operands] * 2, 1), *np.stack([gates] * 2, 1), return_state=True
+    )
+    state = State(*(x[0] for x in batch))
+    assert isinstance(state.log_scale, np.float64)
+    calls = {
+        "forward": lambda x: linattn.mlstm(
+            *operands, *gates, initial_state=x, return_state=True, state_at=[2, 5]
+        ),
+        "exact": lambda x: linattn.mlstm(*operands, *gates, initial_state=x, return_state="exact"),
+        "backward": lambda x: linattn.mlstm_backward(
+            *operands, *gates, v, initial_state=x, grad_state=x
+        ),
+        "step": lambda x: linattn.mlstm_step(q[0], k[0], v[0], *gates[:, 0], x),
+    }
+    for call in calls.values():
+        assert_same(flat(call(state)), flat(call(State(*map(np.asarray, state)))))
+    with pytest.raises(ValueError, match=r"^mlstm_step: state\.log_scale is read-only; expected"):
+        linattn.mlstm_step(q[0], k[0], v[0], *gates[:, 0], state, in_place=True)
