@@ -220,7 +220,7 @@ def checked_indices(
     x = checks.integers(function, "state_indices", x).copy()
     if x.shape != (count,):
         raise ValueError(f"{function}: state_indices has shape {x.shape}; expected ({count},)")
-    checks.in_range(function, "state_indices", x, rows - 1, f"as {name} has {rows} rows")
+    checks.in_range(function, "state_indices", x, rows - 1, f"as {name} has {rows or 'no'} rows")
     ordered = np.sort(x)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if different and twice.size:

@@ -290,9 +290,9 @@ def integers(function: str, name: str, x: Any) -> Array:
 def in_range(function: str, name: str, x: Array, most: int, why: str) -> None:
     """Check an array of intp: its numbers must be from 0 to ``most``, which is ``why``."""
     if x.size and np.maximum.reduce(x.view(np.uintp), None) > most:  # or negative
+        expected = f"0 to {most}" if most >= 0 else "none"
         raise ValueError(
-            f"{function}: {name} has values from {x.min()} to {x.max()}; expected 0 to {most}, "
-            f"{why}"
+            f"{function}: {name} has values from {x.min()} to {x.max()}; expected {expected}, {why}"
         )
 
 

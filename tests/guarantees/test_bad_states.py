@@ -115,6 +115,16 @@ def test_fields_that_share_memory(case):
         call(given._replace(**apart))  # between each other's numbers
 
 
+@every_recurrence
+def test_pools_without_rows(case):
+    operands, pool = case.operands((B, H), N), case.state((0, H))
+    message = r"state_indices has values from 0 to 5; expected none, as \w*state has no rows$"
+    with pytest.raises(ValueError, match=f"^{case.step}: {message}"):
+        case.one_step(operands, 0, pool, state_indices=INDICES)
+    with pytest.raises(ValueError, match=f"^{case.name}: {message}"):
+        case.forward(operands, initial_state=pool, state_indices=INDICES)
+
+
 def test_pools_whose_fields_differ():
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((B, 4)) for _ in range(3))
