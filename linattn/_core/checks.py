@@ -275,13 +275,12 @@ def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
 def integers(function: str, name: str, x: Any) -> Array:
     """``x``, which must hold integers, as an array of intp."""
     refuse_masked(function, name, x)
-    x = (
-        np.asarray(x, np.intp)
-        if isinstance(x, (list, tuple)) and not x
-        else array(function, name, x)
-    )
+    given, x = x, array(function, name, x)
     if x.dtype.kind not in "iu":
-        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
+        if not holds_only(given, int):
+            raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
+        limits = np.iinfo(np.intp)
+        return np.asarray(np.clip(np.asarray(given, object), limits.min, limits.max), np.intp)
     if x.dtype.itemsize == 8 and x.dtype.kind == "u":  # large ones would become negative
         x = np.minimum(x, np.iinfo(np.intp).max)
     return x.astype(np.intp, copy=False)
@@ -294,6 +293,16 @@ def in_range(function: str, name: str, x: Array, most: int, why: str) -> None:
         raise ValueError(
             f"{function}: {name} has values from {x.min()} to {x.max()}; expected {expected}, {why}"
         )
+
+
+def holds_only(x: Any, kind: type) -> bool:
+    """Whether x is of that type of Python's, or lists that hold nothing else.
+
+    NumPy makes floats of empty lists, and floats or objects of large integers.
+    """
+    return isinstance(x, (kind, list, tuple)) and all(
+        type(y) is kind for y in np.asarray(x, object).flat
+    )
 
 
 def writeable(function: str, name: str, array: np.ndarray) -> None:

@@ -50,11 +50,12 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
     name = "lengths_from_mask"
     checks.refuse_masked(name, "mask", mask)
     there: Array = checks.array(name, "mask", mask)
-    if there.dtype != bool:
+    if there.dtype != bool and not checks.holds_only(mask, bool):
         raise TypeError(
             f"{name}: mask has dtype {there.dtype}; expected bool, True where there is a token "
             "(for ones and zeros pass mask != 0; for 0 and -inf, as added to scores, mask == 0)"
         )
+    there = there.astype(bool, copy=False)
     if there.ndim < 1:
         raise ValueError(f"{name}: mask has shape {there.shape}; expected (..., n)")
     wrong = there[..., 1:] & ~there[..., :-1]  # True after False

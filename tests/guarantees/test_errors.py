@@ -172,3 +172,40 @@ def test_ragged_integers():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=rf"^\w+: {name} is not an array \("):
             call()
+
+
+#: Integers that NumPy reads as objects or floats.
+LARGE = [[2**65], [-(2**65)], [0, 2**63], [-1, 2**63], [0, 10**5000]]
+
+
+@pytest.mark.parametrize("large", LARGE, ids=range(len(LARGE)))
+def test_large_integers(large):
+    """They are out of range, and no other type."""
+    x, y = np.ones((len(large), 3, 4)), np.ones((3, 4))
+    pool = linattn.State(np.ones((5, 4, 4)), np.ones((5, 4)))
+    for message, call in (
+        ("key_lengths has values from", lambda: linattn.causal(x, x, x, key_lengths=large)),
+        ("key_lengths has values from", lambda: linattn.causal(x, x, x, key_lengths=large[-1])),
+        ("cu_seqlens (begins|ends) with", lambda: linattn.causal(y, y, y, cu_seqlens=large)),
+        ("state_at has values from", lambda: linattn.causal(
+            y, y, y, state_at=large, return_state=True)),
+        ("state_indices has values from", lambda: linattn.causal(
+            x, x, x, state_indices=large, initial_state=pool)),
+        ("state_indices has values from", lambda: linattn.step(
+            x[:, 0], x[:, 0], x[:, 0], pool, state_indices=large)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rf"^\w+: {message} .*; expected"):
+            call()
+
+
+def test_empty_lists_of_integers():
+    """They have no dtype of their own; arrays have one."""
+    for lead, empty in (((0,), []), ((2, 0), [[], []]), ((2, 0), ((), ())), ((0, 2), [])):
+        x = np.ones((*lead, 3, 4))
+        if np.shape(empty) == lead:
+            assert linattn.causal(x, x, x, key_lengths=empty).shape == x.shape
+            continue
+        with pytest.raises(ValueError, match=r"^causal: key_lengths has shape \(0,\); expected"):
+            linattn.causal(x, x, x, key_lengths=empty)
+    with pytest.raises(TypeError, match=r"^causal: key_lengths has dtype float64; expected int"):
+        linattn.causal(x, x, x, key_lengths=np.empty((0, 2)))

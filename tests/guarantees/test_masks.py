@@ -19,6 +19,7 @@ def test_prefixes(shape):
 def test_no_tokens():
     assert np.array_equal(linattn.lengths_from_mask(np.ones((2, 0), bool)), [0, 0])
     assert linattn.lengths_from_mask(np.ones((0, 4), bool)).shape == (0,)
+    assert np.array_equal(linattn.lengths_from_mask([[], []]), [0, 0])  # without a dtype
 
 
 @pytest.mark.parametrize("name", ["causal", "noncausal"])
@@ -50,6 +51,7 @@ def test_the_first_row_that_is_no_prefix_is_named(mask, words):
     [
         (np.ones((2, 3), int), TypeError, "int64; expected bool.* mask != 0"),
         (np.zeros((2, 3)), TypeError, "float64; expected bool.* mask == 0"),
+        (np.zeros((2, 0)), TypeError, "float64; expected bool"),
         (np.ma.masked_array([True, True]), TypeError, "masked array"),
         (True, ValueError, r"shape \(\)"),
     ],
