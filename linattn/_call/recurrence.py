@@ -34,7 +34,7 @@ from .._core import checks, gradient_sums
 from .._core.dtypes import gradient_dtype, result_dtype, work_dtype
 from .._core.gufuncs import run, run_in_place
 from .._core.layout import Call
-from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse, refuse_token
+from .._core.lazy import in_blocks, is_lazy, refuse, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import ExactState, State
@@ -166,7 +166,8 @@ class Recurrence(Kernels):
         function = self.names["backward"]
         call = self.read(function, operands)
         key = self._key(function, call, feature_map, normalize, block)
-        grad_out = in_one_chunk(function, "grad_out", grad_out, len(self.layout.output))
+        own = len(self.layout.output)
+        grad_out = self.layout.in_one_chunk(function, "grad_out", grad_out, own)
         grad_out = self.cotangent(function, grad_out, call)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags, block)

@@ -16,7 +16,7 @@ import numpy as np
 from .._linattn import operators
 from . import checks
 from .dtypes import COMPLEX, FAST, is_weak, real_dtype, result_dtype, state_dtype
-from .lazy import in_one_chunk, is_lazy, refuse_token
+from .lazy import in_one_chunk, is_lazy, refuse, refuse_token
 
 if TYPE_CHECKING:
     from .._types import DType, Shape
@@ -219,10 +219,19 @@ class Layout:
             if not tokens:
                 refuse_token(function, operands)
             operands = [
-                in_one_chunk(function, row.name, x, len(row.dims))
+                self.in_one_chunk(function, row.name, x, len(row.dims))
                 for row, x in zip(self.operands, operands, strict=False)
             ]
         return self.read(function, operands, tokens=tokens)
+
+    def in_one_chunk(self, function: str, name: str, x: Any, own: int) -> Any:
+        """A dask array as gufuncs take it; anything else as it is.
+
+        dask finds dtypes by calls with axes of length 1, which an axis of fixed length cannot be.
+        """
+        if self.fixed:
+            refuse(function, (x,))
+        return in_one_chunk(function, name, x, own)
 
     def own_axes(self, arrays: Sequence[Any], *, tokens: bool = True) -> list[int]:
         """How many axes of each array do not lead; 0 for None, an operand that is left out."""

@@ -337,6 +337,20 @@ def test_wrong_chunks_of_gufuncs(name, f):
     same(f(whole), f(Q))
 
 
+def test_slstm_is_refused():
+    """Its gates are an axis of fixed length, which dask's calls of gufuncs do not support."""
+    operands = draw(B, N, 4, 1, D), draw(4, 1, D, D), draw(4, 1, D)
+    cotangent = draw(B, N, 1, D)
+    for i, x in enumerate(operands):
+        lazy = *operands[:i], da.from_array(x), *operands[i + 1 :]
+        with pytest.raises(TypeError, match=r"^slstm: an operand is a dask array; expected NumPy"):
+            linattn.slstm(*lazy)
+        with pytest.raises(TypeError, match=r"^slstm_backward: an operand is a dask array; expec"):
+            linattn.slstm_backward(*lazy, cotangent)
+    with pytest.raises(TypeError, match=r"^slstm_backward: an operand is a dask array; expected"):
+        linattn.slstm_backward(*operands, da.from_array(cotangent))
+
+
 def test_wrong_chunks_of_gradients_and_tokens():
     x = chunked(Q)
     for gradient, more in (
