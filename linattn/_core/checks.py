@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -153,6 +153,15 @@ def flag(function: str, name: str, x: Any) -> bool:
     if not isinstance(x, (bool, np.bool_)):
         raise TypeError(f"{function}: {name} is {x!r}; expected True or False")
     return bool(x)
+
+
+def choice(function: str, name: str, x: Any, known: Iterable[str]) -> str:
+    """``x``, which must be one of these names."""
+    known = tuple(known)
+    if not isinstance(x, str) or x not in known:
+        error = ValueError if isinstance(x, str) else TypeError
+        raise error(f"{function}: {name} is {x!r}; expected one of {', '.join(known)}")
+    return x
 
 
 def no_string(function: str, return_state: Any, where: str = "") -> None:

@@ -136,9 +136,7 @@ class Elementwise(Fused):
     _parameters = ("name",)
 
     def __init__(self, name: str) -> None:
-        if name not in self.names:
-            raise ValueError(f"Elementwise: name is {name!r}; expected one of {self.names}")
-        self.name = name
+        self.name = checks.choice("Elementwise", "name", name, self.names)
 
 
 class L2Norm(Fused):

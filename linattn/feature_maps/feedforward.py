@@ -13,7 +13,7 @@ from .._core.gradient_sums import summed
 from .._core.gufuncs import internal_ufuncs
 from .._core.products import product, transposed_product
 from ._feature_map import FeatureMap, parameter
-from .random_features import orthogonal_matrix
+from .random_features import generator, orthogonal_matrix
 
 Unit = tuple[np.ndarray, ...]
 
@@ -112,9 +112,9 @@ class FeedforwardKernel(FeatureMap):
         cls, heads: int, dim: int, depth: int = 1, rank: int | None = None, *, rng: Any = None
     ) -> Self:
         """Units (W, A, B), W orthogonal per head, gates of ``rank`` (dim / 4 by default)."""
-        rank = (
-            max(1, dim // 4) if rank is None else checks.integer("FeedforwardKernel", "rank", rank)
-        )
+        dim = checks.integer("FeedforwardKernel", "dim", dim)
+        rank = max(1, dim // 4) if rank is None else rank
+        rank = checks.integer("FeedforwardKernel", "rank", rank)
         return cls._draw(heads, dim, depth, rng, (dim, rank))
 
     @classmethod
@@ -122,7 +122,7 @@ class FeedforwardKernel(FeatureMap):
         """Units of W and gates.  The fan-in of a gate is its number of rows."""
         for name, x in (("heads", heads), ("dim", dim), ("depth", depth)):
             checks.integer("FeedforwardKernel", name, x)
-        rng = np.random.default_rng(0 if rng is None else rng)
+        rng = generator("FeedforwardKernel", rng)
         units = []
         for _ in range(depth):
             unit = [np.stack([orthogonal_matrix(dim, rng) for _ in range(heads)])]

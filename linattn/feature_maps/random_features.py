@@ -43,9 +43,9 @@ def draw(
     Raises
     ------
     TypeError
-        If ``dim`` or ``features`` is not an integer.
+        If ``dim`` or ``features`` is not an integer, or another argument has a wrong type.
     ValueError
-        If they are below 1, or ``norms`` is unknown.
+        If they are below 1, ``rng`` is negative, or ``norms`` is unknown.
 
     References
     ----------
@@ -63,16 +63,24 @@ def draw(
     dim, features = (
         checks.integer("draw", name, x) for name, x in (("dim", dim), ("features", features))
     )
-    if norms not in NORMS:
-        raise ValueError(f"draw: norms is {norms!r}; expected one of {NORMS}")
-    rng = np.random.default_rng(0 if rng is None else rng)
-    if not orthogonal:
+    norms = checks.choice("draw", "norms", norms, NORMS)
+    rng = generator("draw", rng)
+    if not checks.flag("draw", "orthogonal", orthogonal):
         return rng.standard_normal((dim, features))
     blocks = [orthogonal_matrix(dim, rng) for _ in range(-(-features // dim))]
     omega = np.concatenate(blocks, axis=1)[:, :features]
     if norms == "sqrt":
         return omega * math.sqrt(dim)
     return omega * np.linalg.norm(rng.standard_normal((dim, features)), axis=0)
+
+
+def generator(function: str, rng: Any) -> np.random.Generator:
+    """A generator, of a seed or as it is; that of the seed 0 for None."""
+    try:
+        return np.random.default_rng(0 if rng is None else rng)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{function}: rng is {rng!r}; expected a generator, a seed or None") from None
 
 
 def orthogonal_matrix(dim: int, rng: np.random.Generator) -> np.ndarray:
@@ -328,11 +336,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
 
     def __init__(self, omega: Any, fn: str = "relu", temperature: float = 1.0) -> None:
         self._set_omega(omega)
-        if fn not in self.functions:
-            raise ValueError(
-                f"GeneralizedRandomFeatures: fn is {fn!r}; expected one of {self.functions}"
-            )
-        self.fn = fn
+        self.fn = checks.choice("GeneralizedRandomFeatures", "fn", fn, self.functions)
         self.temperature = checks.positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:

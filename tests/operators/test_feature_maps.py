@@ -241,6 +241,12 @@ BAD = [
     (lambda: maps.PositiveRandomFeatures.sample(4, 2.0), TypeError, "features is 2.0"),
     (lambda: maps.PositiveRandomFeatures.sample(4, 2, norms="l1"), ValueError, "norms is 'l1'"),
     (lambda: maps.GeneralizedRandomFeatures(OMEGA, fn="cos"), ValueError, "fn is 'cos'"),
+    (lambda: maps.Elementwise(OMEGA), TypeError, "Elementwise: name is array"),
+    (lambda: maps.GeneralizedRandomFeatures(OMEGA, fn=OMEGA), TypeError, "fn is array"),
+    (lambda: maps.draw(4, 2, norms=OMEGA), TypeError, "draw: norms is array"),
+    (lambda: maps.draw(4, 2, orthogonal=1), TypeError, "draw: orthogonal is 1; expected True"),
+    (lambda: maps.draw(4, 2, rng=-1), ValueError, "draw: rng is -1; expected a generator"),
+    (lambda: maps.draw(4, 2, rng=1.5), TypeError, "draw: rng is 1.5; expected a generator"),
     (lambda: maps.PositiveRandomFeatures(OMEGA)(np.ones((3, 5))), ValueError, "x has shape"),
     (lambda: maps.DPFP().backward(np.ones((3, 5)), np.ones((3, 5))), ValueError, "grad has shape"),
     (lambda: maps.SumNormalized("elu"), TypeError, "feature_map is 'elu'"),
@@ -254,6 +260,8 @@ BAD = [
         r"weights\[0\]\[2\] has shape \(3, 4\); expected \(2, 4\)",
     ),
     (lambda: maps.FeedforwardKernel.glu(0, 4), ValueError, "heads is 0"),
+    (lambda: maps.FeedforwardKernel.glu(2, 4, rng="a"), TypeError, "Kernel: rng is 'a'"),
+    (lambda: maps.FeedforwardKernel.aoglu(2, "4"), TypeError, "Kernel: dim is '4'"),
     (lambda: maps.FeedforwardKernel.glu(2, 4)(np.ones((3, 5, 4))), ValueError, "x has shape"),
 ]
 
