@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .._core import checks
 from .._states.state_arrays import State
 from .attention import causal
@@ -49,10 +47,13 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     [(4, 2), (4, 2), (2, 2)]
     """
     size = checks.integer("blocks", "size", size)
-    arrays = tuple(x if hasattr(x, "shape") else np.asarray(x) for x in arrays)
-    for x in arrays:
+    arrays = tuple(
+        x if hasattr(x, "shape") else checks.array("blocks", f"arrays[{i}]", x)
+        for i, x in enumerate(arrays)
+    )
+    for i, x in enumerate(arrays):
         if len(x.shape) < 2:
-            raise ValueError(f"blocks: an array has shape {x.shape}; expected (..., n, d)")
+            raise checks.wrong_shape("blocks", f"arrays[{i}]", x, "(..., n, d)")
     lengths = {x.shape[-2] for x in arrays}
     if len(lengths) > 1:
         shapes = ", ".join(str(x.shape) for x in arrays)
@@ -126,6 +127,7 @@ def stream(
             raise TypeError(
                 f"stream: {name} is not an option; expected feature_map, normalize, eps or scale"
             )
+    progress = checks.flag("stream", "progress", progress)
     items = _iterator("chunks", chunks, "an iterable of (q, k, v)")
     bar = _progress_bar(total) if progress else None
     return _stream(items, initial_state, bar, options)

@@ -118,8 +118,10 @@ def test_blocks_refuses():
             linattn.blocks(bad, x)
     with pytest.raises(ValueError, match=r"\(10, 2\), \(9, 2\)"):
         linattn.blocks(2, x, x[:9])
-    with pytest.raises(ValueError, match=r"\(10,\)"):
+    with pytest.raises(ValueError, match=r"blocks: arrays\[0\] has shape \(10,\)"):
         linattn.blocks(2, x[:, 0])
+    with pytest.raises(ValueError, match=r"blocks: arrays\[1\] is not an array"):
+        linattn.blocks(2, x, [[1.0, 2.0], [3.0]])
 
 
 def test_memory_map(tmp_path):
@@ -183,6 +185,11 @@ def test_progress_ends_with_the_reader(fake_tqdm):
     with pytest.raises(ValueError):
         next(stream)
     assert bars[1].closed
+
+
+def test_progress_is_a_flag():
+    with pytest.raises(TypeError, match=r"^stream: progress is 1; expected True or False"):
+        linattn.stream([], progress=1)
 
 
 def test_progress_without_tqdm(monkeypatch):
