@@ -15,8 +15,8 @@ from .._core.layout import Call, Layout
 from .._linattn import operators
 from .._states import state_arrays
 from .._states.state_arrays import State
-from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
-from ..feature_maps._names import unknown_map
+from ..feature_maps import PositiveRandomFeatures
+from ..feature_maps._names import map_of
 from . import mapped, whole_blocks
 from .interface import Interface
 from .plain import Plain
@@ -152,12 +152,10 @@ class Kernels(Interface):
     def state_cores(
         self, function: str, call: Call, options: Mapping[str, Any]
     ) -> dict[str, Shape]:
-        feature_map = options.get("feature_map", "identity")
-        if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
-            raise unknown_map(function, feature_map)
-        phi = get(feature_map)
+        phi = map_of(function, options.get("feature_map", "identity"))
+        normalize = checks.flag(function, "normalize", options.get("normalize", True))
         return self.cores(
-            call.fit.sizes, options.get("normalize", True), features=phi.features,
+            call.fit.sizes, normalize, features=phi.features,
             rescaled=isinstance(phi, PositiveRandomFeatures),
         )  # fmt: skip
 
@@ -168,7 +166,7 @@ class Kernels(Interface):
         feature_map = flags.pop("feature_map", "identity")
         scale, eps = flags.pop("scale", 1.0), flags.pop("eps", 0.0)
         scale = self.default_scale(operands) if scale is None else scale
-        normalize = flags.pop("normalize", False)
+        normalize = checks.flag(function, "normalize", flags.pop("normalize", False))
         outside = mapped.outside(feature_map)
         mapped.refuse_rescaling(function, feature_map, normalize)
         call = self.layout.read(function, operands)

@@ -11,9 +11,9 @@ from .._core import checks, gradient_sums
 from .._core.dtypes import is_weak, result_dtype, work_dtype
 from .._core.gufuncs import quiet
 from .._core.settings import one_isa
-from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps import FeatureMap, PositiveRandomFeatures
 from ..feature_maps._feature_map import Fused
-from ..feature_maps._names import unknown_map
+from ..feature_maps._names import map_of
 from . import rescaled
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def call(
     phi(q) and phi(k) are separate arrays here, of (n + s) f numbers per head.
     """
     name = recurrence.names[method]
-    if not isinstance(feature_map, (str, FeatureMap)):
-        raise unknown_map(name, feature_map)
-    phi = get(feature_map)
+    phi = map_of(name, feature_map)
     if isinstance(phi, Fused):
         return getattr(recurrence, method)(operands, feature_map=phi.name, **options)
     q, k, *others = _operands(recurrence, method, operands)
@@ -60,7 +58,8 @@ def call(
     work = work_dtype(dtype)
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
-    if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
+    normalize = checks.flag(name, "normalize", options["normalize"])
+    if isinstance(phi, PositiveRandomFeatures) and normalize:
         if options.get("block") is not None:
             refuse_rescaling(name, phi, True)
         run = rescaled.call

@@ -6,7 +6,7 @@ Every operator takes one as ``feature_map=``.  `get` returns the object for a na
 from __future__ import annotations
 
 from ._feature_map import Elementwise, FeatureMap, L2Norm, SumNormalized
-from ._names import NAMES, unknown_map
+from ._names import NAMES, map_of
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
 from .polynomial import Rebased, Taylor
@@ -63,12 +63,4 @@ def get(feature_map: str | FeatureMap) -> FeatureMap:
     >>> feature_maps.get("dpfp").features(64)
     128
     """
-    if isinstance(feature_map, FeatureMap):
-        return feature_map
-    if not isinstance(feature_map, str) or feature_map not in NAMES:
-        raise unknown_map("get", feature_map)
-    if feature_map == "dpfp":
-        return DPFP()
-    if feature_map == "l2norm":
-        return L2Norm()
-    return Elementwise(feature_map)
+    return map_of("get", feature_map)

@@ -27,6 +27,19 @@ CLASSES = {
 }  # fmt: skip
 
 
+def map_of(function: str, feature_map: Any) -> FeatureMap:
+    """The map of a name, or the map itself, for a function that errors are to name."""
+    if isinstance(feature_map, FeatureMap):
+        return feature_map
+    if not isinstance(feature_map, str) or feature_map not in NAMES:
+        raise unknown_map(function, feature_map)
+    if feature_map == "dpfp":
+        return DPFP()
+    if feature_map == "l2norm":
+        return L2Norm()
+    return Elementwise(feature_map)
+
+
 def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
     """The error for an invalid feature map; ``more`` names what else may be given."""
     error = ValueError if isinstance(feature_map, str) else TypeError

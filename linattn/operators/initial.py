@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._core import checks
 from .._states.state_arrays import State, checked_bounds
-from ..feature_maps import PositiveRandomFeatures, get
+from ..feature_maps import PositiveRandomFeatures
 from ..feature_maps._feature_map import Fused
+from ..feature_maps._names import map_of
 from .registry import RECURRENCES
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ def initial_state(
     ------
     TypeError
         If an operand does not hold real numbers (for `linear_scan` real or complex ones), there
-        are more operands than the operator has, or the operator does not take the map.
+        are more operands than the operator has, the operator does not take the map, or
+        ``operator``, ``feature_map`` or ``normalize`` has another type.
     ValueError
         If shapes do not match, or ``operator``, ``feature_map`` or ``cu_seqlens`` is wrong.
 
@@ -91,7 +94,8 @@ def initial_state(
     >>> state.s.shape, state.z[0]
     ((2, 4, 4), array([20., 20., 20., 20.], dtype=float32))
     """
-    phi = get(feature_map)
+    phi = map_of(NAME, feature_map)
+    normalize = checks.flag(NAME, "normalize", normalize)
     operands = given(q, k, v, *others)
     r, call, lead = read(operands, operator, None if isinstance(phi, Fused) else phi, cu_seqlens)
     cores = r.cores(
@@ -115,11 +119,9 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
 
     ``count`` is the number of operands.
     """
-    scans = [r for r in RECURRENCES.values() if not r.cross]
-    recurrence = next((r for r in scans if operator in (r.name, r.names["step"])), None)
-    if recurrence is None:
-        known = (r.names[x] for r in scans for x in ("forward", "step"))
-        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
+    scans = (r for r in RECURRENCES.values() if not r.cross)
+    known = {r.names[x]: r for r in scans for x in ("forward", "step")}
+    recurrence = known[checks.choice(NAME, "operator", operator, known)]
     leading = recurrence.layout.leading
     others = count - leading
     if others < 0:

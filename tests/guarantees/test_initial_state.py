@@ -116,7 +116,10 @@ def test_maps_with_other_numbers_of_features(phi, normalize):
         ({"operator": "step", "cu_seqlens": [0, N]}, TypeError, ("cu_seqlens", "one token")),
         ({"operator": "dplr", "feature_map": "dpfp"}, TypeError, ("feature_map", "no map")),
         ({"cu_seqlens": [0, 3]}, ValueError, ("cu_seqlens", f"n = {N}")),
-        ({"feature_map": "tanh"}, ValueError, ("tanh",)),
+        ({"operator": np.ones(3)}, TypeError, ("operator is array", "causal, step")),
+        ({"feature_map": "tanh"}, ValueError, ("feature_map is 'tanh'",)),
+        ({"feature_map": np.ones(3)}, TypeError, ("feature_map is array",)),
+        ({"normalize": 1}, TypeError, ("normalize is 1; expected True or False",)),
         ({"mask": True}, TypeError, ("mask",)),
     ],
 )
@@ -125,7 +128,8 @@ def test_refusals(change, error, words):
     others = [arrays[0]] * change.pop("others", 0)
     with pytest.raises(error) as caught:
         linattn.initial_state(*arrays, *others, **change)
-    assert all(word in str(caught.value) for word in words), caught.value
+    for word in ("initial_state", *words):
+        assert word in str(caught.value), caught.value
 
 
 def test_shapes_are_checked():

@@ -168,3 +168,14 @@ def test_a_state_without_scale_holds_plain_sums():
             close(x, y, atol=1e-12 * abs(y).max(), rtol=1e-9)
     zeros = State(np.zeros((F, M)), np.zeros(F))
     assert_same(call("causal", arrays, initial_state=zeros), call("causal", arrays))
+
+
+@pytest.mark.parametrize("bad", [1, None, "yes", np.ones(3)], ids=str)
+def test_normalize_is_a_flag(bad):
+    """Also where only `PositiveRandomFeatures` ask what it is."""
+    words = "normalize is", "expected True or False"
+    pool = {"initial_state": state((4,)), "state_indices": [0, 1, 2]}
+    for operator in ("causal", "noncausal", "causal_backward", "noncausal_backward"):
+        refuse(operator, TypeError, *words, normalize=bad)
+    refuse("causal", TypeError, *words, normalize=bad, **pool)
+    refuse("step", TypeError, *words, normalize=bad, state=state((3,)))
