@@ -154,6 +154,11 @@ def test_nothing_to_do(new):
     layer = new()
     assert layer(torch.ones(0, 5, E)).shape == (0, 5, E)
     assert layer(torch.ones(2, 0, E)).shape == (2, 0, E)
+    if layer.causal:
+        for recorded in (True, False):  # which steps of some layers do in one call
+            with torch.set_grad_enabled(recorded):
+                y, _ = layer.step(torch.ones(0, E), layer.init_state(0))
+            assert y.shape == (0, E)
 
 
 @pytest.mark.parametrize("new", cases.RECURRENT_KINDS)

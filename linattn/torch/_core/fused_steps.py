@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
+from math import prod
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def by_heads(
 
     def run(operands: Any, *, state: Any, **options: Any) -> tuple[Any, FusedState]:
         conv, s = state
-        start = conv, s.reshape(s.shape[0], -1, *s.shape[-2:])
+        start = conv, s.reshape(s.shape[0], prod(s.shape[1:-2]), *s.shape[-2:])
         o, new = _run(f, operands, state=start, **options)
         return o, FusedState(new.conv, new.s.reshape(s.shape))
 
