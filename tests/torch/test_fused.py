@@ -5,6 +5,7 @@ import pytest
 import torch
 from bounds import close
 from fused_cases import Layer, bound, make, wide
+from torch.nn.utils import prune
 
 import linattn
 import linattn.torch
@@ -165,6 +166,33 @@ def test_layers_with_hooks_keep_calling_their_norm():
     with torch.no_grad():
         layer.step(torch.randn(1, 32), layer.init_state(1))
     assert seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "child", "name"),
+    [(x, *y) for x in (nn.GatedDeltaNet, nn.GatedAttention)
+     for y in (("conv", "weight"), ("norm", "weight"))] + [(nn.GatedAttention, "conv", "bias")],
+)  # fmt: skip
+def test_pruned_layers(kind, child, name, steps):
+    """Their weights are computed from parameters of other names."""
+    torch.manual_seed(0)
+    layer = kind(32, num_heads=4)
+    prune.l1_unstructured(getattr(layer, child), name, 0.5)
+    x, state = torch.randn(3, 32), layer.init_state(3)
+    expected, _ = layer.step(x, state)
+    with torch.no_grad():
+        torch.testing.assert_close(layer.step(x, state)[0], expected)
+    assert not steps
+
+
+def test_layers_with_weight_norm():
+    layer = nn.GatedDeltaNet(32, num_heads=4)
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        torch.nn.utils.weight_norm(layer.conv)
+    x, state = torch.randn(3, 32), layer.init_state(3)
+    expected, _ = layer.step(x, state)
+    with torch.no_grad():
+        torch.testing.assert_close(layer.step(x, state)[0], expected)
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "kimi_linear", "mamba2", "bamba"])

@@ -61,6 +61,8 @@ class ShortConvolution(nn.Module):
     (torch.Size([2, 10, 6]), torch.Size([2, 6, 3]))
     """
 
+    bias: nn.Parameter | None
+
     @_arguments.keywords
     def __init__(
         self,
@@ -78,7 +80,9 @@ class ShortConvolution(nn.Module):
             raise ValueError(f"{name}: activation is {activation!r}; expected None or 'silu'")
         self.activation = activation
         self.weight = nn.Parameter(torch.empty(channels, size, **factory))
-        self.bias = nn.Parameter(torch.empty(channels, **factory)) if bias else None
+        self.register_parameter(
+            "bias", nn.Parameter(torch.empty(channels, **factory)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -257,12 +261,13 @@ class ConvolvedAttention(Attention):
         if type(conv) is not ShortConvolution or type(norm) is not nn.RMSNorm:
             return None
         own, of_conv = self._parameters, conv._parameters
-        if "A_log" not in own or "dt_bias" not in own:
-            return None  # they are parametrised
-        weights = {
-            "A_log": own["A_log"], "dt_bias": own["dt_bias"], "weight": of_conv["weight"],
-            "bias": of_conv.get("bias"), "norm_weight": norm._parameters["weight"],
-        }  # fmt: skip
+        try:
+            weights = {
+                "A_log": own["A_log"], "dt_bias": own["dt_bias"], "weight": of_conv["weight"],
+                "bias": of_conv["bias"], "norm_weight": norm._parameters["weight"],
+            }  # fmt: skip
+        except KeyError:  # pruned or parametrised: computed from other parameters
+            return None
         if norm._forward_hooks or norm._forward_pre_hooks or torch.compiler.is_compiling():
             return None
         operands, options = self._fused_operands(*projected)
