@@ -6,7 +6,7 @@ import torch_cases as cases
 from bounds import close
 from slow import slow
 from table import first_of
-from torch_cases import EACH, POSITIVE, ROWS, assert_same, call, leaves, make
+from torch_cases import EACH, EACH_STEP, POSITIVE, ROWS, assert_same, call, leaves, make
 
 import linattn
 import linattn.torch as la
@@ -161,6 +161,21 @@ def test_autocast(row):
     with torch.autocast("cpu", torch.bfloat16):
         again = compiled(make(row, torch.float32))
     assert_same(again.float(), o.detach().float())
+
+
+@EACH_STEP
+def test_autocast_of_steps(row):
+    """The same whether or not they write to their state."""
+    token = cases.token(row, make(row, torch.float32), 0)
+    states = [cases.pack(row, cases.state(row, torch.float32)) for _ in range(2)]
+    found = []
+    for state, in_place in zip(states, (False, True), strict=True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            o, after = call(la, row, token, step=True, state=state, in_place=in_place)
+        found.append([o, *cases.outputs(after)])
+    assert found[0][0].dtype is torch.bfloat16
+    for x, y in zip(*found, strict=True):
+        assert x.dtype is y.dtype and torch.equal(x, y)
 
 
 @pytest.mark.parametrize("direct", [True, False])

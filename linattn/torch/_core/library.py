@@ -95,11 +95,12 @@ class Operator:
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
         torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
+        if recorded:
+            LIBRARY.impl(name, self._autocast, "AutocastCPU")
         if self._written or not recorded:
             # PyTorch's own kernel for operators without gradients gets here without Python.
             return
         LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
-        LIBRARY.impl(name, self._autocast, "AutocastCPU")
         self._transformed = self._function(self.op)
         self._recorded = private.applied(self._function(run))
 

@@ -92,7 +92,7 @@ class TensorOperator(Computation):
         )
         in_place = made(
             f"{d.step_name}_", [*self.token, *written], 1, self.run_step_in_place,
-            lambda *args: fake(*args)[0],
+            lambda *args: fake(*args)[0], cast=self._cast,
         )  # fmt: skip
         in_place.traced = self._traced_step_in_place
         return new, unrecorded, in_place
