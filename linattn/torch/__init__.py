@@ -8,7 +8,8 @@ vmap takes no None: for a state without ``z`` and ``log_scale``, ``in_dims`` or 
 ``State(0, None, None)`` there.
 
 Once this is imported, ``torch.load`` takes states that ``torch.save`` has written, also with
-``weights_only=True``, its default.
+``weights_only=True``, its default, and ``torch.export.load`` takes programs that have states as
+inputs or outputs.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ _runner.install()
 _private.register_fields(
     ExactState, [*State._fields, "lost"], lambda x: exact_state(tuple(x[:-1]), x[-1])
 )
+_STATES = FusedState, SLSTMState, State, nn.Cache, nn.ConvolvedState, nn.ModelState
+for _kind in _STATES:
+    _private.register_namedtuple(_kind)
 # torch.load(weights_only=True) takes states that torch.save has written.
-_torch.serialization.add_safe_globals(
-    [FusedState, SLSTMState, State, exact_state, nn.Cache, nn.ConvolvedState, nn.ModelState]
-)
+_torch.serialization.add_safe_globals([*_STATES, exact_state])
 
 __all__ = [
     *_operators.__all__,

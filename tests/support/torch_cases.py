@@ -4,6 +4,7 @@
 linattn as arrays.
 """
 
+import io
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,14 @@ EACH_KIND_OF_STEP = grid(
 
 def leaves(tensors):
     return {name: x.clone().requires_grad_() for name, x in tensors.items()}
+
+
+def reloaded(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program, saved and loaded."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
 
 
 def assert_same(actual, expected):

@@ -6,7 +6,17 @@ import torch_cases as cases
 from bounds import close
 from slow import slow
 from table import first_of
-from torch_cases import EACH, EACH_STEP, POSITIVE, ROWS, assert_same, call, leaves, make
+from torch_cases import (
+    EACH,
+    EACH_STEP,
+    POSITIVE,
+    ROWS,
+    assert_same,
+    call,
+    leaves,
+    make,
+    reloaded,
+)
 
 import linattn
 import linattn.torch as la
@@ -120,6 +130,32 @@ def test_export(row):
     program = torch.export.export(Model(), (operands,))
     assert any("linattn" in str(node.target) for node in program.graph.nodes)
     assert_same(program.module()(operands), call(la, row, operands))
+
+
+@pytest.mark.parametrize("row", first_of(cases.RECURRENT), ids=str)
+def test_exported_states(row):
+    """In programs that are saved and loaded."""
+
+    class Model(torch.nn.Module):
+        def forward(self, operands, state):
+            return call(la, row, operands, initial_state=state, return_state=True)
+
+    args = make(row), cases.pack(row, cases.state(row))
+    program = reloaded(torch.export.export(Model(), args))
+    assert_same(program.module()(*args), Model()(*args))
+
+
+def test_exported_fused_states():
+    def step(x, state):
+        return la.fused_gated_step(x, x[:, :1], state, A_log=x[0, :1], dt_bias=x[0, :1])
+
+    model = torch.nn.Module()
+    model.forward = step
+    args = torch.randn(2, 7), la.FusedState(None, torch.ones(2, 1, 2, 3))
+    program = reloaded(torch.export.export(model, args))
+    found, expected = program.module()(*args), step(*args)
+    assert type(found[1]) is la.FusedState
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("row", [*ROWS[:1], *slow(*ROWS[1:])], ids=str)

@@ -10,6 +10,7 @@ import torch
 from bounds import close
 from layer_cases import BATCH, EACH, KINDS, MASK, E, by_steps, leaves, made, tokens, within
 from slow import only, slow
+from torch_cases import reloaded
 
 from linattn.torch import nn
 
@@ -170,3 +171,24 @@ def test_saved_states_load(new, tmp_path):
     found = torch.load(tmp_path / "state.pt", weights_only=True)
     torch.testing.assert_close(found, state, rtol=0, atol=0)
     assert type(found.blocks[0]) is type(state.blocks[0])
+
+
+@pytest.mark.parametrize("new", cases.RECURRENT_KINDS)
+def test_exported_states(new):
+    """In programs that are saved and loaded."""
+    model = nn.TransformerLM(7, [nn.TransformerBlock(new())]).eval()
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens, state):
+            return self.model.step(tokens, state)
+
+    args = torch.tensor([1, 5]), model.init_state(2)
+    with torch.no_grad():
+        program = reloaded(torch.export.export(Step(), args))
+        found, expected = program.module()(*args), model.step(*args)
+    assert type(found[1]) is nn.ModelState
+    torch.testing.assert_close(found, expected)

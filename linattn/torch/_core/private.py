@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 from torch.autograd import forward_ad
-from torch.utils._pytree import GetAttrKey, register_pytree_node
+from torch.utils._pytree import GetAttrKey, _register_namedtuple, register_pytree_node
 
 _C = torch._C
 
@@ -101,5 +101,14 @@ def register_fields(kind: type, names: Sequence[str], make: Callable[[list[Any]]
         lambda x: ([getattr(x, name) for name in names], None),
         lambda values, _: make([*values]),
         flatten_with_keys_fn=lambda x: ([(GetAttrKey(y), getattr(x, y)) for y in names], None),
-        serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+        serialized_type_name=_serialized_name(kind),
     )
+
+
+def register_namedtuple(kind: type) -> None:
+    """Names a named tuple to torch.export.save; PyTorch knows its fields."""
+    _register_namedtuple(kind, serialized_type_name=_serialized_name(kind))
+
+
+def _serialized_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
