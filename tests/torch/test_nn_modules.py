@@ -8,8 +8,9 @@ import layer_cases as cases
 import pytest
 import torch
 from bounds import close
-from layer_cases import BATCH, EACH, KINDS, MASK, E, by_steps, leaves, made, tokens, within
+from layer_cases import BATCH, EACH, KINDS, MASK, E, N, by_steps, leaves, made, tokens, within
 from slow import only, slow
+from torch._subclasses import FakeTensorMode
 from torch_cases import reloaded
 
 from linattn.torch import nn
@@ -160,6 +161,49 @@ def test_nothing_to_do(new):
             with torch.set_grad_enabled(recorded):
                 y, _ = layer.step(torch.ones(0, E), layer.init_state(0))
             assert y.shape == (0, E)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's own attention
+@pytest.mark.parametrize("new", KINDS)
+def test_padding_of_tensors_without_values(new):
+    """On the meta device, fake, and mapped over by vmap: their values cannot be checked."""
+    layer, x, lengths = made(new), tokens(), torch.tensor([N, 4, 0])
+
+    def run(layer, x, mask, lengths):
+        return layer(x, key_padding_mask=mask), layer(x, key_lengths=lengths)
+
+    args = x, MASK, lengths
+    expected = run(layer, *args)
+    on_meta = new(device="meta", dtype=x.dtype)
+    for y in run(on_meta, *(x.to("meta") for x in args)):
+        assert y.shape == x.shape and y.is_meta
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for y in run(layer, *map(mode.from_tensor, args)):
+            assert y.shape == x.shape
+    mapped = torch.vmap(lambda *args: run(layer, *(x[None] for x in args)))(*args)
+    for y, z in zip(mapped, expected, strict=True):
+        within(y[:, 0], z)
+
+
+@pytest.mark.parametrize("max_length", [None, 8])
+def test_models_of_tensors_without_values(max_length):
+    def new(**factory):
+        block = nn.TransformerBlock(nn.GatedDeltaNet(E, 2, **factory), **factory)
+        return nn.TransformerLM(7, [block], max_length=max_length, **factory).eval()
+
+    def run(model, tokens):
+        y, state = model(tokens, return_state=True)
+        return y, model.step(tokens[:, 0], state)[0]
+
+    model, x = new(), torch.tensor([[1, 5, 0], [3, 3, 6]])
+    expected = run(model, x)
+    for y, z in zip(run(new(device="meta"), x.to("meta")), expected, strict=True):
+        assert y.shape == z.shape and y.is_meta
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for y, z in zip(run(model, mode.from_tensor(x)), expected, strict=True):
+            assert y.shape == z.shape
+    for y, z in zip(torch.vmap(lambda x: run(model, x[None]))(x), expected, strict=True):
+        torch.testing.assert_close(y[:, 0], z)
 
 
 @pytest.mark.parametrize("new", cases.RECURRENT_KINDS)

@@ -126,10 +126,14 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
 
 
 def values(x: Tensor) -> np.ndarray[Any, Any] | None:
-    """A tensor's numbers, for checks; None where PyTorch hides them: compiled or transformed."""
+    """A tensor's numbers, for checks; None where there are none to see: compiled, transformed, on
+    the meta device, or fake."""
     if torch.compiler.is_compiling() or private.is_wrapped(x):
         return None
-    found: np.ndarray[Any, Any] = x.numpy(force=True)
+    try:
+        found: np.ndarray[Any, Any] = x.numpy(force=True)
+    except (TypeError, RuntimeError):  # a tensor without memory
+        return None
     return found
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..._core.checks import integer as integer
 from ..._core.checks import positive as positive
+from .._core.conversions import values as values
 from .._core.option_checks import integers
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,10 +196,11 @@ def key_lengths(layer: str, x: Any, batch: int, n: int, device: torch.device) ->
     tensor(layer, "key_lengths", x)
     x = integers(layer, "key_lengths", x, None)
     _shape(layer, "key_lengths", x, (batch,), "one per sequence")
-    if not torch.compiler.is_compiling() and x.numel() and (x.min() < 0 or x.max() > n):
+    found = values(x)
+    if found is not None and found.size and (found.min() < 0 or found.max() > n):
         raise ValueError(
-            f"{layer}: key_lengths has values from {x.min()} to {x.max()}; expected 0 to {n}, "
-            "the number of tokens"
+            f"{layer}: key_lengths has values from {found.min()} to {found.max()}; expected 0 to "
+            f"{n}, the number of tokens"
         )
     return x
 

@@ -290,10 +290,11 @@ class TransformerLM(nn.Module):
         return torch.zeros(batch, dtype=torch.int64, device=self.embedding.weight.device)
 
     def _check_positions(self, position: Tensor) -> None:
-        if torch.compiler.is_compiling() or not position.numel():
+        found = _arguments.values(position)
+        if self.max_length is None or found is None or not found.size:
             return
-        last = int(position.max())
-        if self.max_length is not None and last >= self.max_length:
+        last = found.max()
+        if last >= self.max_length:
             raise ValueError(
                 f"TransformerLM: tokens reach position {last}; expected less than max_length = "
                 f"{self.max_length}"
@@ -305,9 +306,10 @@ class TransformerLM(nn.Module):
             raise TypeError(f"{method}: {name} has dtype {tokens.dtype}; expected int64 or int32")
         if tokens.ndim != axes:
             raise wrong_shape(method, name, tokens, expected)
-        if torch.compiler.is_compiling() or not tokens.numel() or tokens.is_meta:
+        found = _arguments.values(tokens)
+        if found is None or not found.size:
             return
-        first, last = tokens.aminmax()
+        first, last = found.min(), found.max()
         if first < 0 or last >= self.num_tokens:
             raise ValueError(
                 f"{method}: {name} has values from {first} to {last}; expected 0 to "
