@@ -7,6 +7,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch_cases as cases
 from bounds import close
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make
 
 import linattn.torch as la
@@ -88,6 +89,28 @@ def test_tangents_of_operators_of_the_library_are_refused():
             la.causal(dual(x), x, x)
     with pytest.raises(**REFUSED):
         torch.func.jvp(raw, (x,), (x,))
+
+
+@EACH
+def test_functionalize(row):
+    """Alone, traced, and with vmap in both orders."""
+    operands = make(row)
+    expected = call(la, row, operands)
+
+    def run(operands):
+        return call(la, row, operands)
+
+    functional = torch.func.functionalize(run)
+    traced = make_fx(functional)(operands)
+    assert any("linattn" in str(node.target) for node in traced.graph.nodes)
+    stacked = {name: x[None] for name, x in operands.items()}
+    for found in (
+        functional(operands),
+        traced(operands),
+        torch.vmap(functional)(stacked)[0],
+        torch.func.functionalize(torch.vmap(run))(stacked)[0],
+    ):
+        close(found, expected, atol=1e-13, rtol=1e-12)
 
 
 @EACH_STEP

@@ -121,7 +121,7 @@ class Operator:
                 if not any(isinstance(x, Tensor) and _is_hidden(x) for x in args):
                     raise
         self._check(args)
-        if private.is_transformed() and not self._written:
+        if not self._written and private.is_differentiated():
             return self._transformed.apply(*args)
         return self.op(*args)
 

@@ -21,6 +21,8 @@ increment_version = _C._increment_version
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 #: Whether torch.func transforms this call.
 is_transformed = _C._are_functorch_transforms_active
+#: Transforms that differentiate.
+_DERIVATIVES = _C._functorch.TransformType.Grad, _C._functorch.TransformType.Jvp
 
 
 def is_watched() -> bool:
@@ -37,6 +39,15 @@ def is_watched() -> bool:
         or _C._get_tracing_state()
         or _C._autograd._profiler_enabled()
     )
+
+
+def is_differentiated() -> bool:
+    """Whether torch.func differentiates this call, which takes an autograd.Function.
+
+    That has no rule for functionalize; operators have, and for vmap.
+    """
+    transforms = _C._functorch.get_interpreter_stack() or ()
+    return any(x.key() in _DERIVATIVES for x in transforms)
 
 
 def differentiates_forward() -> bool:
