@@ -43,6 +43,18 @@ def test_steps_continue_a_sequence(name, dtype, prompt):
 
 
 @EACH_LAYER
+@pytest.mark.parametrize(("batch", "n"), [(3, 0), (0, 5)])
+def test_nothing_to_do(name, batch, n):
+    layer, x = made(name), tokens(batch=batch, n=n).requires_grad_()
+    y = layer(x)
+    assert y.shape == x.shape
+    y.sum().backward()
+    state = InferenceParams(max_seqlen=N, max_batch_size=batch)
+    assert layer(x, inference_params=state).shape == x.shape
+    assert not any(z.any() for z in state.key_value_memory_dict[0])  # as new ones
+
+
+@EACH_LAYER
 def test_steps_from_an_allocated_cache(name):
     layer, x = made(name), tokens()
     states, outputs = layer.allocate_inference_cache(BATCH, N), []

@@ -45,19 +45,19 @@ class Rows:
     """Sequences of a row, by their bounds (r + 1,)."""
 
     def __init__(self, batch: int, n: int, cu_seqlens: Tensor | None) -> None:
-        bounds = torch.arange(0, batch * n + 1, n) if cu_seqlens is None else cu_seqlens
+        bounds = torch.arange(batch + 1) * n if cu_seqlens is None else cu_seqlens
         self.bounds = bounds.long()
         self.lengths = self.bounds.diff()
         self._full = self.lengths > 0
 
     def first(self, x: Tensor) -> Tensor:
         """The first token of each sequence of x (H, T, ...), as (r, H, ...); 0 of empty ones."""
-        found = x[:, self.bounds[:-1].clamp(max=x.shape[1] - 1)].transpose(0, 1)
+        found = self._tokens(x, self.bounds[:-1])
         return torch.where(self._of(found), found, 0)
 
     def last(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         """The last token of each sequence, as (r, H, ...); ``start``, or 0, of empty ones."""
-        found = x[:, (self.bounds[1:] - 1).clamp(min=0)].transpose(0, 1)
+        found = self._tokens(x, self.bounds[1:] - 1)
         return torch.where(self._of(found), found, 0 if start is None else start)
 
     def following(self, x: Tensor) -> Tensor:
@@ -65,6 +65,13 @@ class Rows:
         n = x.shape[1]
         ends = torch.where(self._full, self.bounds[1:] - 1, n)
         return F.pad(x[:, 1:], (0, 2)).index_fill(1, ends, 0)[:, :n]
+
+    @staticmethod
+    def _tokens(x: Tensor, places: Tensor) -> Tensor:
+        """The tokens of x (H, T, ...) nearest to places (r,), as (r, H, ...); 0 if T is 0."""
+        if not x.shape[1]:
+            x = x.new_zeros(x.shape[0], 1, *x.shape[2:])
+        return x[:, places.clamp(0, x.shape[1] - 1)].transpose(0, 1)
 
     def _of(self, like: Tensor) -> Tensor:
         return self._full.view(-1, *(1 for _ in like.shape[1:]))
