@@ -1,8 +1,9 @@
 """The signatures of packages that linattn.torch stands in for, without annotations, self and cls.
 
 mamba_ssm 2.3.2 and causal_conv1d 1.7.0; those of Mamba-3 are of mamba_ssm's sources of July 2026,
-which it asks to install for this layer.  flashrnn 1.0.8 and mlstm_kernels 2.0.6, without arguments
-that tune kernels.  A module's name is followed by its functions' names and their parameters.
+which it asks to install for this layer, and state_dtype is of these, too.  flashrnn 1.0.8 and
+mlstm_kernels 2.0.6, without arguments that tune kernels.  A module's name is followed by its
+functions' names and their parameters.
 """
 
 import re
@@ -35,11 +36,11 @@ mamba_ssm.ops.triton.selective_state_update
 mamba_ssm.ops.triton.ssd_combined
   mamba_chunk_scan_combined: x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None,
     initial_states=None, seq_idx=None, cu_seqlens=None, dt_softplus=False, dt_limit=(0.0, inf),
-    return_final_states=False, return_varlen_states=False
+    return_final_states=False, return_varlen_states=False, state_dtype=None
   mamba_split_conv1d_scan_combined: zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, chunk_size,
     initial_states=None, seq_idx=None, dt_limit=(0.0, inf), return_final_states=False,
     activation='silu', rmsnorm_weight=None, rmsnorm_eps=1e-06, outproj_weight=None,
-    outproj_bias=None, headdim=None, ngroups=1, norm_before_gate=True
+    outproj_bias=None, headdim=None, ngroups=1, norm_before_gate=True, state_dtype=None
 mamba_ssm.ops.triton.layernorm_gated
   layernorm_fn: x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True,
     is_rms_norm=False

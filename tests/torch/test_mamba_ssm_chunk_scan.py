@@ -133,6 +133,18 @@ def test_states_of_packed_sequences(numbers, bounds):
         assert begin == stop or agree(y[:, begin:stop], own, torch.float64)
 
 
+@pytest.mark.parametrize("kind", [None, torch.float32, torch.bfloat16])
+def test_the_dtype_of_states(kind):
+    """Of those of packed sequences, as in mamba_ssm; final states are float32."""
+    x, dt, A, B, C = (y[:1] if y.ndim > 2 else y for y in ssd_operands(torch.float16)[:5])
+    y, end, states = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, cu_seqlens=torch.tensor([0, N]), return_final_states=True,
+        return_varlen_states=True, state_dtype=kind,
+    )  # fmt: skip
+    assert y.dtype is torch.float16 and end.dtype is torch.float32
+    assert torch.equal(states, end.to(kind or torch.float16))
+
+
 def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
                seq_idx):  # fmt: skip
     dim, keys = HEADS * HEADDIM, GROUPS * STATE

@@ -39,6 +39,7 @@ def mamba_chunk_scan_combined(
     dt_limit: tuple[float, float] = NO_LIMIT,
     return_final_states: bool = False,
     return_varlen_states: bool = False,
+    state_dtype: torch.dtype | None = None,
     *,
     cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
@@ -82,6 +83,9 @@ def mamba_chunk_scan_combined(
         Also return the states after the last token of each row.
     return_varlen_states : bool
         Also return the states after the last token of each sequence in cu_seqlens.
+    state_dtype : torch.dtype, optional
+        The dtype of varlen_states.  GPU kernels also store states between chunks in it, which are
+        not rounded here.
     cu_seq_lens_q : Tensor of int, (sequences + 1,), optional
         In place of ``seq_idx``, the bounds of the sequences of a single row, as Transformers'
         models hand them on.
@@ -93,7 +97,7 @@ def mamba_chunk_scan_combined(
     final_states : Tensor, (batch, nheads, headdim, dstate)
         Only with ``return_final_states``; float32.
     varlen_states : Tensor, (sequences, nheads, headdim, dstate)
-        Only with ``return_varlen_states``; of the dtype of C.
+        Only with ``return_varlen_states``; of ``state_dtype``, by default the dtype of C.
 
     Raises
     ------
@@ -126,7 +130,8 @@ def mamba_chunk_scan_combined(
     if return_final_states:
         results.append(end if packed is None else end[packed.last])
     if return_varlen_states:
-        results.append(end[: len(cu_seqlens) - 1].to(C.dtype))  # type: ignore[arg-type]
+        kind = C.dtype if state_dtype is None else state_dtype
+        results.append(end[: len(cu_seqlens) - 1].to(kind))  # type: ignore[arg-type]
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -240,6 +245,7 @@ def mamba_split_conv1d_scan_combined(
     headdim: int | None = None,
     ngroups: int = 1,
     norm_before_gate: bool = True,
+    state_dtype: torch.dtype | None = None,
     *,
     cu_seq_lens_q: Tensor | None = None,
 ) -> Any:
@@ -279,6 +285,8 @@ def mamba_split_conv1d_scan_combined(
         The groups of B and C.
     norm_before_gate : bool
         ``norm(y) silu(z)`` if True, ``norm(y silu(z))`` if False.
+    state_dtype : torch.dtype, optional
+        Of states between chunks in GPU kernels; ignored here.
     cu_seq_lens_q : Tensor of int, (sequences + 1,), optional
         As in `mamba_chunk_scan_combined`.
 
