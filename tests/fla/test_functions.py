@@ -167,6 +167,13 @@ def test_convolution(w, cuts, given):
         close(s[i].detach(), state, atol=0.0)
 
 
+def test_a_former_option_of_the_convolution():
+    """Code for earlier versions of fla chooses its kernel by it."""
+    with pytest.warns(DeprecationWarning, match="use_fast_conv1d is deprecated and ignored"):
+        layer = fla.ShortConvolution(K, 4, use_fast_conv1d=True)
+    assert layer.backend == "triton"
+
+
 @pytest.mark.parametrize("shape", [(B, K), (B, 1, K), (1, B, K)])
 def test_convolution_of_one_token(shape):
     """The cache is updated in place, by the layer too where nothing is recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -127,18 +128,24 @@ class ShortConvolution(nn.Conv1d):
         Tunes GPU kernels; ignored here.
     device, dtype : optional
         Of the parameters.
+    use_fast_conv1d : bool, optional
+        The former name of backend; ignored here, with a DeprecationWarning.
     """
 
     def __init__(
         self, hidden_size: int, kernel_size: int, bias: bool = False,
         activation: str | None = "silu", backend: str | None = "triton", device: Any = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = None, *, use_fast_conv1d: bool | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             hidden_size, hidden_size, kernel_size, padding=kernel_size - 1, groups=hidden_size,
             bias=bias, device=device, dtype=dtype,
         )  # fmt: skip
         _activation("ShortConvolution", activation)
+        if use_fast_conv1d is not None:
+            warnings.warn(
+                "use_fast_conv1d is deprecated and ignored", DeprecationWarning, stacklevel=2
+            )
         self.hidden_size, self.activation, self.backend = hidden_size, activation, backend
 
     def forward(  # type: ignore[override]
