@@ -12,10 +12,10 @@ summed over processes with respect to this process's operands, so that the gradi
 which DistributedDataParallel averages over processes, are as for batches on other processes.
 
 There are no ``key_lengths``, ``cu_seqlens``, ``block``, ``initial_state``, ``return_state``,
-``state_at`` and ``state_indices``, and no `linattn.torch.slstm`; ``beta`` is one number per token,
-not one per value channel; `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``;
-and `linear_scan` takes as many factors as tokens: use ``a.expand(...)`` for factors that tokens
-share.
+``state_at`` and ``state_indices``, no transforms of torch.func, and no `linattn.torch.slstm`;
+``beta`` is one number per token, not one per value channel;
+`linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``; and `linear_scan` takes as
+many factors as tokens: use ``a.expand(...)`` for factors that tokens share.
 
 An error in one process is an error in all.  If a process dies, the others raise at once or after
 the group's ``timeout``, which `torch.distributed.init_process_group` takes.
@@ -37,7 +37,7 @@ from .._blocks.effects import AnyElement
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DISTRIBUTED
 from ._core import map_texts
-from ._core.conversions import check, resolved
+from ._core.conversions import check, refuse_transforms, resolved
 from ._core.direct import array, compute
 from ._core.operator import OPERATORS, TensorOperator
 
@@ -49,7 +49,10 @@ def _run(
     operator: TensorOperator, operands: Sequence[Any], *, group: Any = None, **options: Any
 ) -> Tensor:
     """The output of this process's tokens."""
-    name, processes = operator.name, _Processes(group)
+    name = operator.name
+    # Not told to the other processes: the tensors of messages would be transformed, too.
+    refuse_transforms(f"linattn.torch.distributed.{name}")
+    processes = _Processes(group)
     complex_too = operator.complex_too
     try:
         args, narrow = operator.arguments(name, operands, options)

@@ -156,3 +156,20 @@ def test_errors(name, form, changes, error, words):
     options = {y: z for y, z in changed.items() if y not in x}
     with pytest.raises(error, match=f"{form}_{name.partition(',')[0]}: {words}"):
         family.run(form, {y: changed.get(y, z) for y, z in x.items()}, *start, **options)
+
+
+@pytest.mark.parametrize("name", ["gsa", "gsa, no gates", "abc", "gated_oja_rule", "mesa_net"])
+def test_transforms(name):
+    """Of functions that have no rules for them."""
+    family = FAMILIES[name]
+    x = family.make(B)
+    for form in family.forms:
+
+        def output(q, form=form):
+            return family.run(form, x | {"q": q})[0]
+
+        words = f"{form}_{name.partition(',')[0]}: torch.func's transforms .* use backward"
+        with pytest.raises(NotImplementedError, match=words):
+            torch.func.grad(lambda q: output(q).sum())(x["q"])
+        with pytest.raises(NotImplementedError, match=words):
+            torch.vmap(output)(x["q"][None])

@@ -71,6 +71,16 @@ def beside_data_parallel(rank, size):
         close(size * p.grad, y, atol=1e-11 * float(y.abs().max()))
 
 
+def transforms():
+    q = draw(2, 5, D)
+    for call in (
+        torch.func.grad(lambda q: distributed.causal(q, q, q).sum()),
+        torch.vmap(lambda q: distributed.causal(q, q, q)),
+    ):
+        with pytest.raises(NotImplementedError, match=r"distributed\.causal: torch.func's"):
+            call(q)
+
+
 def broken(x):
     raise ValueError("a map that cannot be applied")
 
@@ -114,6 +124,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 compare(dist.get_rank(), dist.get_world_size())
 beside_data_parallel(dist.get_rank(), dist.get_world_size())
+transforms()
 if dist.get_world_size() > 1:
     errors(dist.get_rank())
     errors_of_one(dist.get_rank())

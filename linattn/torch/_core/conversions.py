@@ -125,6 +125,15 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
         )
 
 
+def refuse_transforms(function: str) -> None:
+    """Refuses torch.func's transforms, for functions that have no rules for them."""
+    if not torch.compiler.is_compiling() and private.is_transformed():
+        raise NotImplementedError(
+            f"{function}: torch.func's transforms (grad, vjp, vmap, ...) are not supported; use "
+            "backward or torch.autograd.grad, and a batch axis in place of vmap"
+        )
+
+
 def values(x: Tensor) -> np.ndarray[Any, Any] | None:
     """A tensor's numbers, for checks; None where there are none to see: compiled, transformed, on
     the meta device, or fake."""

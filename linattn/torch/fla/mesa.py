@@ -58,6 +58,7 @@ def _mesa_net(name: str, given: Given) -> ThreeResults:
     >>> o.shape
     torch.Size([1, 3, 2, 4])
     """
+    conversions.refuse_transforms(name)
     _check(name, given)
     cu_seqlens, wide = given["cu_seqlens"], conversions.work_dtype(given["dtype"])
     q, k, v, g, beta = (given[x].to(wide).transpose(1, 2) for x in ("q", "k", "v", "g", "beta"))

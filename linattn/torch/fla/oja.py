@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._core.conversions import refuse_transforms
 from ..feature_maps import L2Norm
 from ..operators import gated_delta
 from . import _layout
@@ -33,6 +34,7 @@ def _both_norms(name: str, given: Given, more: Given) -> None:
 )
 def _oja(name: str, given: Given) -> Result:
     """The gated Oja rule: what the state has at a value is taken off the key that is written."""
+    refuse_transforms(name)
     check_tokens(name, given)
     v = given["v"]
     check_shape(name, "gv", given["gv"], v.shape, "[B, T, HV, V]")

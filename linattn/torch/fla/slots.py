@@ -121,6 +121,7 @@ def _gsa(name: str, given: Given) -> Result:
     final_state : pair of tensors, [N, H, K, M] and [N, H, M, V], or of None
         float32 or float64; None without ``output_final_state``.
     """
+    conversions.refuse_transforms(name)
     groups = _check_slots(name, given)
     dtype = conversions.promotion(given[x].dtype for x in "qkv")
     starts = _check_states(name, given)
