@@ -206,6 +206,32 @@ def test_models_of_tensors_without_values(max_length):
         torch.testing.assert_close(y[:, 0], z)
 
 
+class Quantised(torch.nn.Module):
+    """A projection that PyTorch has quantised, whose weight is a method, here without rounding."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def weight(self):
+        return self.linear.weight
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("new", [x for x in cases.RECURRENT_KINDS if x.id != "mamba"])
+def test_states_of_quantised_layers(new):
+    layer = new()
+    expected = layer.init_state(2)
+    for name, child in [*layer.named_children()]:
+        if name.endswith("_proj"):
+            setattr(layer, name, Quantised(child))
+    state = layer.init_state(2)
+    torch.testing.assert_close(state, expected)
+    assert layer.step(torch.ones(2, E), state)[0].shape == (2, E)
+
+
 @pytest.mark.parametrize("new", cases.RECURRENT_KINDS)
 def test_saved_states_load(new, tmp_path):
     """As torch.load does by default: weights_only=True."""

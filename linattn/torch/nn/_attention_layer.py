@@ -180,8 +180,8 @@ class Attention(nn.Module):
 
     def _zeros(self, *shape: int) -> Tensor:
         """Zeros of a state's dtype."""
-        weight = self.out_proj.weight
-        return torch.zeros(shape, device=weight.device, dtype=work_dtype(weight.dtype))
+        device, dtype = kind_of(self.out_proj)
+        return torch.zeros(shape, device=device, dtype=work_dtype(dtype))
 
     def _sequence(
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
@@ -249,6 +249,14 @@ class HeadAttention(Attention):
     def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
         q = by_heads(self.q_proj(x), *self._heads)
         return q, *(by_heads(y(x), *self._kv_heads) for y in (self.k_proj, self.v_proj))
+
+
+def kind_of(projection: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """The device and dtype of a projection's results."""
+    weight = projection.weight
+    if isinstance(weight, Tensor):
+        return weight.device, weight.dtype
+    return torch.device("cpu"), torch.float32  # quantised by PyTorch, whose weight is a method
 
 
 def by_heads(x: Tensor, *heads: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ..._core.summaries import shown_fields
 from . import _arguments
-from ._attention_layer import HeadAttention, together
+from ._attention_layer import HeadAttention, kind_of, together
 
 
 class Cache(NamedTuple):
@@ -123,9 +123,9 @@ class SoftmaxAttention(HeadAttention):
         return o[:, 0], state
 
     def _first(self, batch: int) -> Cache:
-        weight = self.k_proj.weight
         shape = (batch, self.num_kv_heads, 0, self.head_dim)
-        k = torch.zeros(shape, device=weight.device, dtype=weight.dtype)
+        device, dtype = kind_of(self.k_proj)
+        k = torch.zeros(shape, device=device, dtype=dtype)
         return Cache(k, k.clone())
 
 
