@@ -226,8 +226,8 @@ strip_values(const struct softmax_scratch *r, ptrdiff_t first, const vec *fade,
     clear_tile(acc, MR, nr);
     tile(acc, MR, nr, (struct block){r->p, LA_BLOCK}, 0, (struct block){v, lds}, full);
     if (diagonal) {
-        tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK},
-                      (struct block){v + full * lds, lds}, 0);
+        tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK}, 0,
+                      (struct block){v + full * lds, lds}, 0, 0);
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {

@@ -183,7 +183,7 @@ INLINE void
 attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i)
 {
     tile(y, MR, nr, block_at(p, i, 0), 0, u, i);
-    tile_diagonal(y, MR, nr, block_at(p, i, i), block_at(u, i, 0), 0);
+    diagonal_down(y, nr, block_at(p, i, i), block_at(u, i, 0), 0);
 }
 
 /* O of one column tile: A S, which is there already, plus tril(A B^T) U and, for DPLR,

@@ -100,20 +100,23 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int transp
     tile_by(c, rows, nr, a, transposed, b, k, LA_FLOAT_PRODUCTS);
 }
 
-/* c += the diagonal block of X V.  Scores of later tokens are skipped, not multiplied
- * by zero: the value may be a NaN. */
+/* c (rows, nr) += X V, where x is a diagonal block of the triangle X or, if
+ * `transposed`, of X^T: row i takes the rows t <= i of V or, if `upper`, t >= i, without
+ * i itself if `strict`.  Others are skipped, not multiplied by zero: the value may be a
+ * NaN. */
 INLINE void
-tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct block v,
-              const int upper)
+tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x,
+              const int transposed, struct block v, const int upper, int strict)
 {
     LA_EACH(t, rows) {
         LA_EACH(i, rows) {
-            if (upper ? i > t : i < t) {
+            if ((upper ? i > t : i < t) || (i == t && strict)) {
                 continue;
             }
+            const T *p = transposed ? &x.x[t * x.ld + i] : &x.x[i * x.ld + t];
             LA_EACH(j, nr) {
                 const vec y = vload(&v.x[t * v.ld + j * VL]);
-                c[i][j] = vfma(vset1(x.x[i * x.ld + t]), y, c[i][j]);
+                c[i][j] = vfma(vset1(*p), y, c[i][j]);
             }
         }
     }
@@ -131,14 +134,14 @@ tile_rows_of_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int
     const struct block far = by == LA_FLOAT_PRODUCTS ? s->dots : s->pairs.dots;
     if (s->upper) {
         const ptrdiff_t first = lanes_of(next, by);
-        tile_diagonal(c, rows, nr, x, here, 1);
+        tile_diagonal(c, rows, nr, x, 0, here, 1, 0);
         tile_by(c, rows, nr, block_at(far, i, first), 0, block_at(values, first, 0),
                 to - first, by);
     }
     else {
         tile_by(c, rows, nr, block_at(far, i, from), 0, block_at(values, from, 0),
                 lanes_of(i, by) - from, by);
-        tile_diagonal(c, rows, nr, x, here, 0);
+        tile_diagonal(c, rows, nr, x, 0, here, 0, 0);
     }
 }
 

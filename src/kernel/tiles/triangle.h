@@ -32,40 +32,19 @@ sees(int i, int t, int strict)
     return i > t || (i == t && !strict);
 }
 
-/* y_i += x_it b_t for rows t of b (MR, nr) and every i >= t or, if strict, i > t.  x is
+/* c_i += x_it b_t for rows t of b (MR, nr) and every i >= t or, if strict, i > t.  x is
  * the MR x MR diagonal block. */
 INLINE void
-diagonal_down(vec y[][NR], const int nr, struct block x, struct block b, int strict)
+diagonal_down(vec c[][NR], const int nr, struct block x, struct block b, int strict)
 {
-    LA_EACH(t, MR) {
-        LA_EACH(i, MR) {
-            if (!sees(i, t, strict)) {
-                continue;
-            }
-            LA_EACH(j, nr) {
-                const vec row = vload(&b.x[t * b.ld + j * VL]);
-                y[i][j] = vfma(vset1(x.x[i * x.ld + t]), row, y[i][j]);
-            }
-        }
-    }
+    tile_diagonal(c, MR, nr, x, 0, b, 0, strict);
 }
 
-/* y_i += x_ti b_t for rows t of b (MR, nr) and every i <= t or, if strict, i < t.  x is
- * the MR x MR diagonal block. */
+/* c_i += x_ti b_t for every i <= t or, if strict, i < t. */
 INLINE void
-diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, int strict)
+diagonal_up(vec c[][NR], const int nr, struct block x, struct block b, int strict)
 {
-    LA_EACH(t, MR) {
-        LA_EACH(i, MR) {
-            if (!sees(t, i, strict)) {
-                continue;
-            }
-            LA_EACH(j, nr) {
-                const vec row = vload(&b.x[t * b.ld + j * VL]);
-                y[i][j] = vfma(vset1(x.x[t * x.ld + i]), row, y[i][j]);
-            }
-        }
-    }
+    tile_diagonal(c, MR, nr, x, 1, b, 1, strict);
 }
 
 /* x = tril(a b^T), (rows, rows), with a and b (rows, cols); the upper half of x is
