@@ -66,6 +66,8 @@ from table import Case as TableCase
 
 LENGTHS = (1024, 65536)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+#: Recurrences that erase nothing, whose results are sums.
+SUMS = "gated", "ssd"
 WIDTH = 16
 Show = Callable[[list[str]], None]  # prints the cells of a line
 TINY = float(np.finfo(np.float32).tiny)
@@ -119,7 +121,7 @@ def run_recurrence(rule: TableCase, gradient: bool, kind: str) -> Callable:
         arrays = rule.operands((), n, d=WIDTH, m=WIDTH)
         rng = np.random.default_rng(0)
         for name in arrays if kind != "normal" else ():
-            if name not in ("b", "beta", "g", "p", "mu", "eta"):
+            if name not in ("b", "beta", "g", "p", "mu", "eta", "strength", "D"):
                 x = draw(rng, name, arrays[name].shape, kind)
                 short = name in ("k", "a", "erase")
                 size = np.linalg.norm(x, axis=-1, keepdims=True) if short else 1
@@ -129,10 +131,10 @@ def run_recurrence(rule: TableCase, gradient: bool, kind: str) -> Callable:
         if "p" in arrays:
             arrays["p"] = arrays["k"] * rng.random((n, 1))
         arrays = {name: x.astype(dtype) for name, x in arrays.items()}
-        for name in {"g", "mu", "bonus"} & {*arrays}:
+        for name in {"g", "mu", "bonus", "strength", "D"} & {*arrays}:
             arrays[name] = arrays[name].astype(working(dtype))
         exact = call(reference, {x: y.astype(np.longdouble) for x, y in arrays.items()})
-        if rule.name == "gated":
+        if rule.name in SUMS:
             magnitudes = {x: y if x == "g" else abs(y) for x, y in arrays.items()}
             magnitudes = {x: y.astype(float) for x, y in magnitudes.items()}
             if kind != "normal":
@@ -229,11 +231,13 @@ def is_listed(rule: TableCase) -> bool:
     """Whether the table has this variant.
 
     It has those with one number a token for every operand, and those with one a channel for every
-    operand; the latter have erase keys.
+    operand; the latter have erase keys, and those of ssd a skip.
     """
     letters = rule.letters
     axes = {len(letters[x]) for x in ("g", "beta") if x in letters}
     plain = "bonus" not in letters and len(axes) == 1
+    if rule.name == "ssd":
+        return "D" in letters
     return plain and (rule.name != "gated_delta" or ("erase" in letters) == (axes == {2}))
 
 
@@ -258,8 +262,8 @@ def rows_for(kind: str) -> Iterator[Row]:
     for rule in filter(is_listed, ATTENTION):
         own = ", ".join(f"{x} a {'token' if y == 'n' else 'channel'}"
                         for x, y in rule.letters.items() if x in ("g", "beta"))  # fmt: skip
-        own += ", erase" if "erase" in rule.letters else ""
-        gated = rule.name == "gated"
+        own += "".join(f", {x}" for x in ("erase", "D") if x in rule.letters)
+        gated = rule.name in SUMS
         for gradient, end in ((False, ""), (True, "_backward")):
             bound = GATED["gradients" if gradient else "o"] if gated else DELTA_ROUNDINGS
             if not normal:
