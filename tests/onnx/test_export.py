@@ -111,6 +111,8 @@ def test_update_rules_of_opset_27():
             la.delta(q, k, v, beta, **options),
             la.gated(q, k, v, gates, **options),
             la.gated_delta(q, k, v, g, beta, **options),
+            la.ssd(q, k, v, g, beta, D=k[0, :, :, 0, :1].expand(3, 1, 5), **options),
+            la.ssd(q, k, v[:, :1], g, beta, **options),  # strengths for more heads than values
         ))  # fmt: skip
 
     args = q, k, v, g, gates, beta
@@ -118,7 +120,7 @@ def test_update_rules_of_opset_27():
     operators = [x for x in proto.graph.node if x.op_type == "LinearAttention"]
     given = [{x.name: onnx.helper.get_attribute_value(x) for x in y.attribute} for y in operators]
     assert [x["update_rule"].decode() for x in given] == [
-        "linear", "linear", "delta", "gated", "gated_delta"
+        "linear", "linear", "delta", "gated", "gated_delta", "gated", "gated"
     ]  # fmt: skip
     assert {(x["q_num_heads"], x["kv_num_heads"]) for x in given} == {(6, 3)}
     expected = [x.numpy() for x in rules(*(x.double() for x in args))]

@@ -2,8 +2,8 @@
 
 While this module is imported, ``torch.onnx.export(..., dynamo=True)`` knows every operator of
 linattn.torch, and models that `linattn.torch.patch_transformers` patches are exported with them.
-The causal, gated, delta and gated delta rules and the short convolution become LinearAttention and
-CausalConvWithState: ONNX Runtime's own operators or, with `export`, those of ONNX's opset 27.
+The causal, gated, delta and gated delta rules, ssd and the short convolution become LinearAttention
+and CausalConvWithState: ONNX Runtime's own operators or, with `export`, those of ONNX's opset 27.
 Every other operator becomes ONNX's standard ones, recurrences a loop over tokens (Scan).
 
 With ``block`` the tokens of a block are there twice: first they write, then they read.

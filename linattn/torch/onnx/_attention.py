@@ -31,7 +31,8 @@ def fits(call: Call, rule: Rule) -> bool:
     """Whether LinearAttention computes this call."""
     if not rule.update or not available(call.ops) or call.has_channels("beta"):
         return False
-    left_out = all(getattr(call.x, y.name) is None for y in call.operator.operands if y.optional)
+    optional = (y.name for y in call.operator.operands if y.optional and y.name not in rule.apart)
+    left_out = all(getattr(call.x, name) is None for name in optional)
     static = (*call.lead[1:], call.sizes["d"], call.sizes["m"])
     return left_out and all(isinstance(x, int) for x in static)
 
@@ -42,6 +43,7 @@ def linear_attention(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
     The normaliser is one more value channel, of ones.
     """
     ops, x = call.ops, call.x
+    more = None if rule.updates is None else rule.updates(call)
     normalize, m = getattr(x, "normalize", False), call.width("m")
     v, s = x.v, x.s if call.has_state else None
     if normalize:
@@ -62,7 +64,7 @@ def linear_attention(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
         o = o * ops.number(0)
     o, s = heads.unpack(ops, o), heads.unpack_state(ops, last)
     if not normalize:
-        return o, {"s": s}
+        return o if more is None else o + more, {"s": s}
     den = ops.cut(o, m, m + 1, -1) + ops.number(x.eps)
     z = ops.drop_axis(ops.cut(s, m, m + 1, -1), -1)
     return ops.cut(o, 0, m, -1) / den, {"s": ops.cut(s, 0, m, -1), "z": z}
@@ -92,7 +94,8 @@ class _Heads:
         call, lead = self.call, self.lead if name == "q" else self.kv_lead
         if call.step:
             x = ops.add_axis(x, -2)
-        x = _shapes.expand(ops, x, call.lead_of(name), lead, 2)
+        factors = ("strength",) if name == "v" else ()
+        x = _shapes.expand(ops, x, call.lead_of(name, *factors), lead, 2)
         if len(lead) < 2:
             return x if lead else ops.add_axis(x, 0)
         if len(lead) > 2:

@@ -192,6 +192,16 @@ def _default_scale(call: Call) -> None:
         call.x.scale = call.width("d") ** -0.5
 
 
+def _strengths(call: Call) -> Value | None:
+    """Values times their strengths, and gates with an axis of channels; returns the skip."""
+    ops, x = call.ops, call.x
+    skip = x.D if x.D is None or call.step else ops.add_axis(x.D, -2)
+    skip = None if skip is None else skip * x.v
+    x.v = ops.add_axis(x.strength, -1) * x.v
+    x.g = ops.add_axis(x.g, -1)
+    return skip
+
+
 def _decays(call: Call) -> None:
     """A decay for each token, as tokens past ``key_lengths`` have none."""
     if not call.step:
@@ -205,6 +215,9 @@ class Rule(NamedTuple):
 
     token: Callable[..., tuple[Value, Fields]]
     update: str = ""  #: the update_rule of LinearAttention, without optional operands
+    updates: Callable[[Call], Value | None] | None = None
+    #: gives it the operands that it has, and returns what is added to its output
+    apart: tuple[str, ...] = ()  #: optional operands that this takes
     past: Mapping[str, float] = MappingProxyType({})
     #: what operands are past ``key_lengths``, 0 by default
     before: Callable[[Call], None] | None = None  #: computes operands of all tokens at once
@@ -222,7 +235,7 @@ RULES = {
     "causal": Rule(causal, "linear"),
     "delta": Rule(delta, "delta"),
     "gated": Rule(gated, "gated"),
-    "ssd": Rule(ssd),
+    "ssd": Rule(ssd, "gated", _strengths, ("D",)),
     "gated_delta": Rule(gated_delta, "gated_delta"),
     "dplr": Rule(dplr),
     "momentum_delta": Rule(momentum_delta),
