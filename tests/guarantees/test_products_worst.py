@@ -22,7 +22,10 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOATS = Arithmetic(np.dtype(ml_dtypes.bfloat16), "bfloat16", 2.0**-8)
 #: Rounded factors of a term, for features that are not bfloat16 already.  A score, or the state,
 #: and the two that it is made of; of gradients, these are keys, cotangents and queries.
-FACTORS = {"causal": 3, "causal_backward": 4, "gated": 3, "gated_backward": 4}
+FACTORS = {
+    "causal": 3, "causal_backward": 4, "gated": 3, "gated_backward": 4,
+    "ssd": 4, "ssd_backward": 5,  # values times strengths are not bfloat16
+}  # fmt: skip
 RULES = 32
 SQUARES = 1.05  #: what products of roundings add to all this
 
