@@ -225,11 +225,8 @@ class Layout:
         return self.read(function, operands, tokens=tokens)
 
     def in_one_chunk(self, function: str, name: str, x: Any, own: int) -> Any:
-        """A dask array as gufuncs take it; anything else as it is.
-
-        dask finds dtypes by calls with axes of length 1, which an axis of fixed length cannot be.
-        """
-        if self.fixed:
+        """A dask array as gufuncs take it; anything else as it is."""
+        if self.fixed:  # dask finds dtypes by calls with axes of length 1
             refuse(function, (x,))
         return in_one_chunk(function, name, x, own)
 

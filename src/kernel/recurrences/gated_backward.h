@@ -14,7 +14,7 @@
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
-#include "gated_states.h"
+#include "gated_sums.h"
 
 /* Loads everything that the gradients of the tokens t need. */
 static void
@@ -33,37 +33,6 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     }
     if (la_is_given(&h->bonus)) {
         row_dots(r->own_p, r->c, r->v, t.rows, round_up(h->m, VL));
-    }
-}
-
-/* What VL channels of a chunk add to du. */
-INLINE vec
-bonus_sum(const struct gated_backward_scratch *r, ptrdiff_t tokens, ptrdiff_t l)
-{
-    vec du = (vec){0};
-    for (ptrdiff_t i = 0; i < tokens; i++) {
-        const vec a = vload(&r->a.x[i * r->a.ld + l]);
-        du = vfma(vset1(r->own_p[i]) * a, vload(&r->b.x[i * r->b.ld + l]), du);
-    }
-    return du;
-}
-
-/* What those of the tokens t add to du or dD, once they are loaded. */
-INLINE vec
-gradient_sum(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct span t, ptrdiff_t l)
-{
-    return la_is_given(&h->bonus) ? bonus_sum(r, t.rows, l)
-                                  : skip_sum(h, &r->writes, t, l);
-}
-
-/* Adds it. */
-static void
-add_to_gradient_sum(const struct la_head *h, const struct gated_backward_scratch *r,
-                    struct span t)
-{
-    for (ptrdiff_t l = 0; l < width_of_sum(h); l += VL) {
-        add_to_sum(&r->sum[l], &r->lost_of_sum[l], gradient_sum(h, r, t, l));
     }
 }
 
@@ -389,14 +358,6 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
     }
     store_state(&h->ds0, r->r, h->d, h->m);
     return chunks < 0;
-}
-
-/* dbonus or dD. */
-static void
-store_gradient_sum(const struct la_head *h, T *sum)
-{
-    store_vector(&h->dbonus, sum, h->d);
-    store_vector(&h->dD, sum, h->m);
 }
 
 static int

@@ -101,8 +101,8 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int transp
 }
 
 /* c (rows, nr) += X V, where x is a diagonal block of the triangle X or, if
- * `transposed`, of X^T: row i takes the rows t <= i of V or, if `upper`, t >= i, without
- * i itself if `strict`.  Others are skipped, not multiplied by zero: the value may be a
+ * `transposed`, of X^T: row i takes rows t <= i of V or, if `upper`, t >= i, without i
+ * itself if `strict`.  Others are skipped, not multiplied by zero: the value may be a
  * NaN. */
 INLINE void
 tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x,
