@@ -24,7 +24,7 @@ def ssd() -> None:
     ----------
     g : array_like, shape (..., n)
         Natural logarithm of each token's decay of the memory.  It is converted to the dtype of
-        the computation (float32 for 16-bit tokens) and has no say in the result's dtype.
+        the computation (float32 for 16-bit tokens) and does not affect the result's dtype.
     strength : array_like, shape (..., n)
         How strongly each token is written; converted as ``g`` is.
     D : array_like, shape (..., m), optional

@@ -60,6 +60,19 @@ load_writes(const struct la_head *h, const struct writes *r, struct span t,
     }
 }
 
+/* x_i += D o y_i */
+static void
+add_skip(const struct la_head *h, const struct writes *r, struct block x,
+         struct block y, ptrdiff_t rows)
+{
+    for (ptrdiff_t i = 0; i < rows; i++, x.x += x.ld, y.x += y.ld) {
+        for (ptrdiff_t j = 0; j < h->m; j += VL) {
+            const vec skip = vload(&r->skip[j]), sum = vload(&x.x[j]);
+            vstore(&x.x[j], vfma(skip, vload(&y.x[j]), sum));
+        }
+    }
+}
+
 /* Stores scale_i o_i, and D o v_i with it. */
 static void
 store_outputs(const struct la_head *h, const struct writes *r, struct span t,
@@ -72,13 +85,7 @@ store_outputs(const struct la_head *h, const struct writes *r, struct span t,
     const struct span keys = rows_from(t.first, keys_left(h, t));
     load_plain(r->v, &h->v, keys, h->m);
     scale_rows(o, t.rows, scale);
-    for (ptrdiff_t i = 0; i < keys.rows; i++) {
-        for (ptrdiff_t j = 0; j < h->m; j += VL) {
-            T *at = &o.x[i * o.ld + j];
-            vstore(at, vfma(vload(&r->skip[j]), vload(&r->v.x[i * r->v.ld + j]),
-                            vload(at)));
-        }
-    }
+    add_skip(h, r, o, r->v, keys.rows);
     store_rows(&h->o, t, h->m, o, NULL);
 }
 
@@ -95,24 +102,19 @@ load_unscaled(const struct la_head *h, const struct writes *r, struct span t)
     }
 }
 
-/* dv, in place of dW, and dw, from load_unscaled. */
+/* dw, and dv in place of dW, from load_unscaled. */
 static void
 gradients_of_writes(const struct la_head *h, const struct writes *r, struct span t,
-                    struct block dw)
+                    struct block dv)
 {
     const ptrdiff_t keys = keys_left(h, t);
     clear(r->strength, row_step(t.rows));
-    row_dots(r->strength, r->v, dw, keys, round_up(h->m, VL));
+    row_dots(r->strength, r->v, dv, keys, round_up(h->m, VL));
     store_numbers(&h->dstrength, t, r->strength);
     load_token_row(r->strength, &h->strength, rows_from(t.first, keys));
-    scale_rows(dw, keys, r->strength);
-    for (ptrdiff_t i = 0; r->skip != NULL && i < keys; i++) {
-        for (ptrdiff_t j = 0; j < h->m; j += VL) {
-            T *at = &dw.x[i * dw.ld + j];
-            vstore(at,
-                   vfma(vload(&r->skip[j]),
-                        vload(&r->cotangent.x[i * r->cotangent.ld + j]), vload(at)));
-        }
+    scale_rows(dv, keys, r->strength);
+    if (r->skip != NULL) {
+        add_skip(h, r, dv, r->cotangent, keys);
     }
 }
 
