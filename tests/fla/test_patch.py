@@ -124,7 +124,7 @@ def test_without_the_packages(monkeypatch, missing):
     for name in [x for x in sys.modules if x.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf"patch_fla needs {missing}.*linattn\[fla\]"):
+    with pytest.raises(ImportError, match=rf"patch_fla needs {missing}.*install -e '\.\[fla\]'"):
         patch_fla()
 
 

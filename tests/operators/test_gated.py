@@ -93,6 +93,8 @@ def test_slow_decay_of_a_long_sequence(decay, case):
     arrays = {name: rng.uniform(0.5, 1, (n, d)).astype("f4") for name in "qk"}
     arrays |= {name: rng.uniform(0.5, 1, (n, m)).astype("f4") for name in ("v", "grad_out")}
     arrays["g"] = np.full((n, d) if by_channel(case) else n, decay, "f4")
+    if "strength" in case.letters:
+        arrays["strength"] = rng.uniform(0.5, 1, n).astype("f4")
     compare(case, arrays, case.named(arrays))
 
 
