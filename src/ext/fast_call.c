@@ -25,11 +25,8 @@ static int
 choose_loop(struct la_operands *c)
 {
     PyArrayObject *x = (PyArrayObject *)c->object[0];
-    if (!PyArray_CheckExact(x) || !PyArray_ISBEHAVED_RO(x)) {
-        return 0;
-    }
-    c->loop = la_loop_find(c->g, PyArray_TYPE(x));
-    return c->loop != LA_NLOOPS;
+    return PyArray_CheckExact(x) && PyArray_ISBEHAVED_RO(x) &&
+           la_loop_find(c->g, PyArray_TYPE(x), &c->loop);
 }
 
 int

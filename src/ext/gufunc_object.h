@@ -66,9 +66,9 @@ int la_gufunc_is(PyObject *object);
  * operator takes complex numbers. */
 int la_loop_exists(const struct la_gufunc *g, enum la_loop loop);
 
-/* The loop whose tokens have NumPy's type of that number, by that of the first operand;
- * LA_NLOOPS if there is none. */
-enum la_loop la_loop_find(const struct la_gufunc *g, int type);
+/* Finds the loop whose tokens have NumPy's type of that number, by that of the first
+ * operand; 0 if there is none. */
+int la_loop_find(const struct la_gufunc *g, int type, enum la_loop *loop);
 
 /* NumPy's type number of bfloat16, once it was added. */
 int la_bfloat16(void);

@@ -56,15 +56,16 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
 
-enum la_loop
-la_loop_find(const struct la_gufunc *g, int type)
+int
+la_loop_find(const struct la_gufunc *g, int type, enum la_loop *loop)
 {
-    int loop = 0;
-    while (loop < LA_NLOOPS && !(la_loop_exists(g, (enum la_loop)loop) &&
-                                 la_loop_type(g, (enum la_loop)loop, 0) == type)) {
-        loop++;
+    for (int i = 0; i < LA_NLOOPS; i++) {
+        *loop = (enum la_loop)i;
+        if (la_loop_exists(g, *loop) && la_loop_type(g, *loop, 0) == type) {
+            return 1;
+        }
     }
-    return (enum la_loop)loop;
+    return 0;
 }
 
 /* One inner loop, in NumPy's calling convention; called with the GIL. */
@@ -73,7 +74,8 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
          const npy_intp *steps, NpyAuxData *Py_UNUSED(unused))
 {
     const struct la_gufunc *g = la_gufunc_of(context->caller);
-    const enum la_loop loop = la_loop_find(g, context->descriptors[0]->type_num);
+    enum la_loop loop;
+    la_loop_find(g, context->descriptors[0]->type_num, &loop); /* it is one of them */
     const struct la_signature *signature = g->signature;
     const int elementwise = la_operators[signature->op].properties & LA_ELEMENTWISE;
     const int count = signature->nin + signature->nout;

@@ -96,8 +96,7 @@ static int
 choose_loop(struct update *u, PyObject *x)
 {
     const PyArray_Descr *dtype = plain_dtype(u, x);
-    u->c.loop = dtype == NULL ? LA_NLOOPS : la_loop_find(u->c.g, dtype->type_num);
-    return u->c.loop != LA_NLOOPS;
+    return dtype != NULL && la_loop_find(u->c.g, dtype->type_num, &u->c.loop);
 }
 
 /* Gives operand i its axes of heads and columns, if it is flat; 0 if it cannot have
