@@ -60,8 +60,8 @@ def initial_state(
         ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
         axis of sequences before these axes.  `momentum_delta` has ``z`` (..., d, m).  `wkv`,
         `mlstm`, and with a normaliser `linattn.feature_maps.PositiveRandomFeatures` also have
-        ``log_scale``, -inf for no key, but 0 for `mlstm`.  `slstm` has an `SLSTMState`, and the
-        state of `causal_conv1d` is an array.  The arrays are newly allocated, have all leading
+        ``log_scale``, -inf for no key, but 0 for `mlstm`. `slstm` has a `linattn.SLSTMState`, and
+        the state of `causal_conv1d` is an array. The arrays are newly allocated, have all leading
         axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
         operands.
 
