@@ -99,8 +99,10 @@ def mamba2_chunk_scan(
     if initial_states is not None:
         operands = hidden_states, dt, dt_bias, A, B, C
         (initial_states,) = kept([initial_states], *operands)
+    # The result is float32: of float16, whose range is small, nothing is rounded before.
+    x = hidden_states if hidden_states.dtype == torch.bfloat16 else hidden_states.float()
     o, states = scan(
-        "mamba2_chunk_scan", hidden_states, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
+        "mamba2_chunk_scan", x, dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
         initial_states,
     )  # fmt: skip
     o = o.float().contiguous()
