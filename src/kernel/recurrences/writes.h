@@ -62,13 +62,12 @@ load_writes(const struct la_head *h, const struct writes *r, struct span t,
 
 /* x_i += D o y_i */
 static void
-add_skip(const struct la_head *h, const struct writes *r, struct block x,
-         struct block y, ptrdiff_t rows)
+add_skip(struct block x, const T *skip, struct block y, ptrdiff_t rows, ptrdiff_t cols)
 {
     for (ptrdiff_t i = 0; i < rows; i++, x.x += x.ld, y.x += y.ld) {
-        for (ptrdiff_t j = 0; j < h->m; j += VL) {
-            const vec skip = vload(&r->skip[j]), sum = vload(&x.x[j]);
-            vstore(&x.x[j], vfma(skip, vload(&y.x[j]), sum));
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec sum = vload(&x.x[j]);
+            vstore(&x.x[j], vfma(vload(&skip[j]), vload(&y.x[j]), sum));
         }
     }
 }
@@ -85,7 +84,7 @@ store_outputs(const struct la_head *h, const struct writes *r, struct span t,
     const struct span keys = rows_from(t.first, keys_left(h, t));
     load_plain(r->v, &h->v, keys, h->m);
     scale_rows(o, t.rows, scale);
-    add_skip(h, r, o, r->v, keys.rows);
+    add_skip(o, r->skip, r->v, keys.rows, h->m);
     store_rows(&h->o, t, h->m, o, NULL);
 }
 
@@ -114,7 +113,7 @@ gradients_of_writes(const struct la_head *h, const struct writes *r, struct span
     load_token_row(r->strength, &h->strength, rows_from(t.first, keys));
     scale_rows(dv, keys, r->strength);
     if (r->skip != NULL) {
-        add_skip(h, r, dv, r->cotangent, keys);
+        add_skip(dv, r->skip, r->cotangent, keys, h->m);
     }
 }
 

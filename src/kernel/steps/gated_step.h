@@ -2,6 +2,7 @@
  *
  *    s <- exp(g) s + b v^T,  o = scale s^T a                 a = phi(q), b = phi(k)
  *    with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
+ *    with a strength w and a skip D:  w v in place of v, o + D o v  (writes.h)
  *
  * 4 d m flops, one exponential per decay.  The state is read and written once, which
  * takes nearly all of the time. */
@@ -9,6 +10,7 @@
 #define LA_GATED_STEP_H
 
 #include "../decays/decay.h"
+#include "../recurrences/writes.h"
 #include "step.h"
 
 struct gated_step_scratch {
@@ -93,11 +95,35 @@ own_value(const struct la_head *h, const struct gated_step_scratch *r)
     }
 }
 
+/* v <- w v */
+static void
+scale_value(const struct la_head *h, const struct step_scratch *r)
+{
+    const T strength = load_token_number(&h->strength);
+    scale_rows((struct block){r->v, row_step(h->m)}, 1, &strength);
+}
+
+/* o <- scale o + D o v, with the unscaled v; den, the factor of o, becomes 1. */
+static void
+skip_token(const struct la_head *h, const struct step_scratch *r)
+{
+    const struct block o = {r->o, row_step(h->m)};
+    T *const v = r->rotated_v, *const skip = r->rotated_o; /* unused by now */
+    load_token_plain(v, &h->v, h->m);
+    load_token_plain(skip, &h->D, h->m);
+    scale_rows(o, 1, r->den);
+    add_skip(o, skip, (struct block){v, 0}, 1, h->m);
+    r->den[0] = 1;
+}
+
 INLINE int
 gated_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
 {
     const struct gated_step_scratch *const r = scratch;
     load_step_rows(h, &r->step);
+    if (la_is_given(&h->strength)) {
+        scale_value(h, &r->step);
+    }
     const int resets = load_decay(h, r);
     clear(r->step.o, row_step(h->m));
     if (la_is_given(&h->bonus)) {
@@ -107,6 +133,9 @@ gated_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
         return 1;
     }
     r->step.den[0] = (T)h->scale;
+    if (la_is_given(&h->D)) {
+        skip_token(h, &r->step);
+    }
     store_token(&h->o, h->m, r->step.o, r->step.den);
     return 0;
 }
