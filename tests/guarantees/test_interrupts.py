@@ -197,7 +197,7 @@ for i in range({count}):
             os._exit(not np.array_equal(linattn.causal(q, q, q), expected))
         os._exit(not (same and (i >= 3 or os.wait()[1] == 0)))
     assert np.array_equal(linattn.causal(q, q, q), expected)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert (status := os.waitpid(pid, 0)[1]) == 0, (i, status)  # 14: it hung; 256: another result
 stop.set()
 if {busy}:
     thread.join()
@@ -205,14 +205,14 @@ print("done")
 """
 
 
-SLEEPING = pytest.param("", True, marks=pytest.mark.slow)
+# A child forked while another thread allocates may wait for ever for a lock of the address
+# sanitizer: that of gcc 12 does not take its locks for a fork.
+BUSY = [pytest.param(x, True, marks=pytest.mark.unsanitized) for x in ("", "100000")]
 
 
 @pytest.mark.any_isa
 @needs_posix
-@pytest.mark.parametrize(
-    ("spin_time", "busy"), [("", False), ("100000", False), ("100000", True), SLEEPING]
-)
+@pytest.mark.parametrize(("spin_time", "busy"), [("", False), ("100000", False), *BUSY])
 def test_many_forks(interpreter, spin_time, busy):
     """Beside workers that sleep, that wait awake, and that compute; children fork, too."""
     script = FORKS.format(count=os.environ.get("LINATTN_FORKS", "20"), busy=busy)
