@@ -98,14 +98,13 @@ amx_read_tiles(const struct amx_sweep *c, const int nr, const enum la_products b
     amx_finish_rows(c, nr);
 }
 
-/* The next S from rows of B^T V, as far as they exist, for one column tile; and its
- * pairs, where they are held. */
+/* The next LA_AMX_ROWS rows of S from those of B^T V, as far as they exist, for one
+ * column tile; and their pairs, where they are held. */
 INLINE void
 amx_add_rows(const struct amx_sweep *c, const T *sums, struct state_tile to,
              ptrdiff_t l, const int compensated, const int nr)
 {
-    const ptrdiff_t left = c->of->K - l,
-                    rows = left < LA_AMX_BLOCK ? left : LA_AMX_BLOCK;
+    const ptrdiff_t left = c->of->K - l, rows = left < LA_AMX_ROWS ? left : LA_AMX_ROWS;
     for (ptrdiff_t r = 0; r < rows; r += MR) {
         add_sums(c->of, c->col, to, l + r, sums + r * nr * VL, compensated, nr);
     }
@@ -116,24 +115,26 @@ amx_add_rows(const struct amx_sweep *c, const T *sums, struct state_tile to,
 }
 
 /* The next S, for one column tile.  Sums are added to S after the next ones have been
- * stored: loads wait for what a tile register has just stored. */
+ * stored: loads wait for what a tile register has just stored.  Few rows at a time, as
+ * a store to a line that the first-level cache does not hold takes four times as long.
+ */
 INLINE void
 amx_write_tiles(const struct amx_sweep *c, struct state_tile to, const int compensated,
                 const int nr, const enum la_products by)
 {
-    _Alignas(LA_ALIGN) T room[2][LA_AMX_BLOCK * NR * VL];
+    _Alignas(LA_ALIGN) T room[2][LA_AMX_ROWS * NR * VL];
     const struct sweep *s = c->of;
     int turn = 0;
-    for (ptrdiff_t l = 0; l < s->K + LA_AMX_BLOCK; l += LA_AMX_BLOCK, turn ^= 1) {
+    for (ptrdiff_t l = 0; l < s->K + LA_AMX_ROWS; l += LA_AMX_ROWS, turn ^= 1) {
         if (l < s->K) {
             const struct amx_term sums = {block_at(s->pairs.b, l, 0), c->values,
                                           lanes_of(s->rows, by)};
             la_fetch_some(s->ahead);
-            amx_rows(c->all, (struct block){room[turn], nr * VL},
-                     round_up(s->K - l, LA_AMX_ROWS), nr, &sums, 1, by);
+            amx_rows(c->all, (struct block){room[turn], nr * VL}, LA_AMX_ROWS, nr,
+                     &sums, 1, by);
         }
         if (l > 0) {
-            amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_BLOCK, compensated, nr);
+            amx_add_rows(c, room[turn ^ 1], to, l - LA_AMX_ROWS, compensated, nr);
         }
     }
     if (s->held != NULL) {
