@@ -74,6 +74,7 @@ enum {
 
     /* Sums of more chunks than this are compensated (recurrence.h). */
     LA_PLAIN_SUMS = 16,
+    LA_PLAIN_PAIRED_SUMS = 1024, /* with products of bfloat16 operands */
 
     /* In calls that carry what sums lose (operands.def), chunks end at multiples of
      * this many tokens, where a cut changes no bit; so do the runs of runs.h.  All

@@ -48,7 +48,7 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         .ahead = ahead,
         .pairs = {.panels = r->panels},
     };
-    compensate_from(&c, r->lost, h->keys, r->rows, j);
+    compensate_from(&c, h, r->lost, h->keys, r->rows, j);
     if (j == 0) {
         clear(r->s, state_size(h->d, h->m));
         clear(r->z, r->a.ld);
@@ -185,7 +185,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .ahead = ahead,
         .pairs = {.panels = r->panels},
     };
-    compensate_from(&sum, r->lost, h->n, r->rows, i);
+    compensate_from(&sum, h, r->lost, h->n, r->rows, i);
     if (i == 0) {
         transpose_state(x->t, r->s, h->d, h->m);
         clear(r->s, state_size(h->d, h->m));

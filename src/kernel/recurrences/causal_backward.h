@@ -221,7 +221,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *all)
     c.s = r->t;
     c.held = r->held;
     forget_pairs(&c);
-    compensate_from(&c, all->rates.lost, h->n, rows_in_block(h, r->rows), i);
+    compensate_from(&c, h, all->rates.lost, h->n, rows_in_block(h, r->rows), i);
     if (i == 0) {
         load_state(c.s, &s0_transposed, h->m, h->d);
         load_vector(r->z, &h->z0, h->d);
@@ -351,7 +351,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *all)
     dv.held = r->held;
     forget_pairs(&dv);
     db.bias = r->z;
-    compensate_from(&dv, all->rates.lost, h->n, rows_in_block(h, r->rows), done);
+    compensate_from(&dv, h, all->rates.lost, h->n, rows_in_block(h, r->rows), done);
     if (done == 0) {
         load_state(all->s, &h->grad_s, h->d, h->m);
         transpose_state(r->t, all->s, h->d, h->m);
