@@ -52,13 +52,14 @@ noncausal_rows(ptrdiff_t d)
 }
 
 /* For the delta rules: chunks are short since the triangles cost rows (2 d + 2 m) per
- * token.  LA_CHUNK_MAX bounds the arrays on the stack. */
+ * token; with AMX, products with the state cost less than reading and writing it.
+ * LA_CHUNK_MAX bounds the arrays on the stack. */
 enum { LA_CHUNK_MAX = 32 };
 
 static inline ptrdiff_t
-delta_chunk_rows(ptrdiff_t d)
+delta_chunk_rows(ptrdiff_t d, int by_amx)
 {
-    return d <= 128 ? 16 : LA_CHUNK_MAX;
+    return d <= (by_amx ? 63 : 128) ? 16 : LA_CHUNK_MAX;
 }
 
 /* For gated_backward: chunks are longer than forward, since each costs five sweeps over

@@ -240,7 +240,7 @@ struct delta_scratch {
 static struct delta_scratch
 delta_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_scratch r = {.rows = delta_chunk_rows(h->d)};
+    struct delta_scratch r = {.rows = delta_rows(h)};
     r.ba = take_block(arena, 2 * r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.bo = take_block(arena, 2 * r.rows, h->m);

@@ -19,7 +19,7 @@ struct delta_memory {
 static ptrdiff_t
 least_delta_chunks(const struct la_head *h)
 {
-    return chunks_of_group(h, delta_chunk_rows(h->d));
+    return chunks_of_group(h, delta_rows(h));
 }
 
 static struct delta_memory
@@ -29,7 +29,7 @@ take_memory_of(const struct la_head *h, struct arena *arena)
     x.first = take_delta_shared(h, arena); /* where delta_stages.h expects it */
     x.s_lost = take_state(arena, h->d, h->m);
     x.r_lost = take_state(arena, h->d, h->m);
-    x.groups = take_groups(h, arena, delta_chunk_rows(h->d));
+    x.groups = take_groups(h, arena, delta_rows(h));
     x.errors = take_errors(h, arena);
     return x;
 }
@@ -46,7 +46,7 @@ struct delta_adjoint {
 static struct delta_adjoint
 take_adjoint_of(const struct la_head *h, struct arena *arena, enum delta_rule rule)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     const int dplr = rule == LA_DPLR;
     struct arena second = *arena;
     struct delta_adjoint x = {.forward = take_record_of(h, arena, rule, 0)};
@@ -70,7 +70,7 @@ take_adjoint_of(const struct la_head *h, struct arena *arena, enum delta_rule ru
 static struct gated_delta_reverse
 take_gradient_of(const struct la_head *h, struct arena *arena, enum delta_rule rule)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     struct gated_delta_reverse r = {.dplr = rule == LA_DPLR};
     if (rule == LA_DELTA) {
         take_reverse_tiles(h, rows, arena, 0, &r.base);
@@ -134,7 +134,7 @@ static struct span
 adjoint_tokens(const struct la_head *h, const struct delta_adjoint *first,
                enum delta_rule rule, ptrdiff_t i, struct la_fetch *ahead)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d), begin = h->chunks->next + i * rows;
+    const ptrdiff_t rows = delta_rows(h), begin = h->chunks->next + i * rows;
     if (rule == LA_DELTA) {
         return span(begin, rows, begin + rows, h->n, ahead);
     }

@@ -37,7 +37,7 @@ take_errors(const struct la_head *h, struct arena *arena)
 static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_backward_scratch r = {.rows = delta_chunk_rows(h->d)};
+    struct delta_backward_scratch r = {.rows = delta_rows(h)};
     const ptrdiff_t chunks = chunk_count(h, r.rows);
     r.interval = checkpoint_interval(chunks);
     const ptrdiff_t checkpoints = (chunks + r.interval - 1) / r.interval;

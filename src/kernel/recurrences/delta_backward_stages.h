@@ -79,7 +79,7 @@ prepare_adjoint(const struct la_head *h, const struct delta_adjoint *first,
                 const struct delta_memory *memory, enum delta_rule rule)
 {
     struct la_fetch ahead = eager_fetch();
-    reverse_constants(h, &stage->base, delta_chunk_rows(h->d));
+    reverse_constants(h, &stage->base, delta_rows(h));
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -110,7 +110,7 @@ carry_delta_states(const struct la_head *h, const struct delta_adjoint *first,
     const struct la_chunks *of = h->chunks;
     const struct gated_delta_reverse *x = &first->chunk;
     struct sweep c = {.K = h->m, .W = round_up(h->d, VL), .transposed = 1};
-    compensate_state(&c, h, memory->s_lost, delta_chunk_rows(h->d));
+    compensate_state(&c, h, memory->s_lost, delta_rows(h));
     for (ptrdiff_t i = 0; i + 1 < of->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -150,7 +150,7 @@ static void
 fetch_adjoint(const struct la_head *h, const struct delta_adjoint *x, struct panel p,
               struct la_fetch *ahead)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     const struct reverse_scratch *r = &x->chunk.base;
     const int dplr = r->e.x == r->du.x, gates = x->chunk.written.x != NULL;
     const struct block panels[] = {r->gn, r->u, r->e};
@@ -212,7 +212,7 @@ finish_adjoint(const struct la_head *h, const struct delta_adjoint *first,
                const struct gated_delta_reverse *stage, enum delta_rule rule)
 {
     struct la_fetch ahead = eager_fetch();
-    reverse_constants(h, &stage->base, delta_chunk_rows(h->d));
+    reverse_constants(h, &stage->base, delta_rows(h));
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -252,7 +252,7 @@ stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
     switch (h->stage.kind) {
     case LA_CUT:
         return cut_group(h, &memory.groups, rule == LA_DELTA ? NULL : decays,
-                         delta_chunk_rows(h->d));
+                         delta_rows(h));
     case LA_PREPARE:
         return reverse ? prepare_adjoint(h, &first, &stage, &memory, rule)
                        : prepare_delta(h, &first.forward);

@@ -19,7 +19,7 @@ delta_block_dq(const struct la_head *h, const struct reverse_scratch *r, T *s,
                             .pairs = r->pairs};
     transpose_state(r->rt, s, h->d, h->m);
     return token_block_dq(h, c, r->ab, r->scale, token_block_begin(h, t),
-                          t.first + t.rows, delta_chunk_rows(h->d));
+                          t.first + t.rows, delta_rows(h));
 }
 
 /* R after the block that ends with the tokens t, with what its queries read. */
@@ -27,7 +27,7 @@ static int
 delta_block_readers(const struct la_head *h, const struct reverse_scratch *r,
                     struct span t)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     struct sweep c = {.K = h->d,
                       .W = round_up(h->m, VL),
                       .b = r->ab,

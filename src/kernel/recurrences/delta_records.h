@@ -38,7 +38,7 @@ static struct delta_record
 take_record_of(const struct la_head *h, struct arena *arena, enum delta_rule rule,
                int outputs)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = rule == LA_DPLR;
+    const ptrdiff_t rows = delta_rows(h), dplr = rule == LA_DPLR;
     struct delta_record x = {.rule = rule, .outputs = outputs};
     x.keeps =
         outputs && (h->chunks->parts == 1 || panel(h, h->chunks->parts - 1).width <= 0);
@@ -108,7 +108,7 @@ INLINE struct span
 delta_tokens(const struct la_head *h, const struct delta_record *x, ptrdiff_t i,
              struct la_fetch *ahead)
 {
-    return x->rule == LA_DELTA ? span_of(h, i, delta_chunk_rows(h->d), ahead)
+    return x->rule == LA_DELTA ? span_of(h, i, delta_rows(h), ahead)
                                : tokens_of(&x->decays, ahead);
 }
 

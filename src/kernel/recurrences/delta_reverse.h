@@ -318,7 +318,7 @@ sweep_gradient(const struct la_head *h, struct reverse *c, ptrdiff_t width,
     c->write.rows = c->readers + c->rows;
     c->write.b = b;
     c->write.v = r->gn;
-    compensate_state(&c->write, h, r->lost, rows_in_block(h, delta_chunk_rows(h->d)));
+    compensate_state(&c->write, h, r->lost, rows_in_block(h, delta_rows(h)));
     pair_operands(&c->read, LA_READ);
     pair_operands(&c->write, LA_WRITE);
 }

@@ -19,7 +19,7 @@ struct delta_results {
 static struct delta_results
 take_delta_results(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     struct delta_results r;
     r.o = take_block(arena, rows, h->m);
     r.far = take_block(arena, rows, h->m);
@@ -90,7 +90,7 @@ static void
 fetch_panel(const struct la_head *h, const struct delta_record *x, struct panel p,
             struct la_fetch *ahead)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d), dplr = x->rule == LA_DPLR;
+    const ptrdiff_t rows = delta_rows(h), dplr = x->rule == LA_DPLR;
     const int reads = panels_read(x);
     fetch_block(ahead, x->ea, (1 + reads) * rows, h->d);
     fetch_block(ahead, x->l, rows, rows);
@@ -113,7 +113,7 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
     const struct panel p = panel(h, h->stage.part);
     struct la_fetch ahead = eager_fetch();
     struct delta_record x = delta_record(h->chunks, first, 0);
-    factors(h, r->scale, delta_chunk_rows(h->d), 0, NULL);
+    factors(h, r->scale, delta_rows(h), 0, NULL);
     for (ptrdiff_t i = 0; p.width > 0 && i < h->chunks->count; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -121,8 +121,7 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
         const struct delta_record next = delta_record(h->chunks, first, i + 1);
         const struct span t = delta_tokens(h, &x, i, NULL);
         struct delta_chunk c = delta_panel(h, &x, t, p, r);
-        compensate_state(&c.write, h, (T *)h->chunks->shared + p.at,
-                         delta_chunk_rows(h->d));
+        compensate_state(&c.write, h, (T *)h->chunks->shared + p.at, delta_rows(h));
         c.write.from = c.write.s;
         c.write.s = next.s + p.at;
         if (panels_read(&x)) {
@@ -190,7 +189,7 @@ finish_delta(const struct la_head *h, const struct delta_record *first,
              const struct delta_results *r)
 {
     struct la_fetch ahead = eager_fetch();
-    factors(h, r->scale, delta_chunk_rows(h->d), 0, NULL);
+    factors(h, r->scale, delta_rows(h), 0, NULL);
     for (ptrdiff_t i = h->stage.from; first->keeps && i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -217,7 +216,7 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
     struct delta_record first = take_record_of(h, &arena, rule, 1);
     first.s = first.keeps ? first.s : take_delta_shared(h, &shared).s;
     const struct delta_results r = take_delta_results(h, &scratch);
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     switch (h->stage.kind) {
     case LA_CUT:
         return rule == LA_DELTA ? cut_evenly(h, rows)

@@ -117,7 +117,7 @@ struct gated_delta_scratch {
 static struct gated_delta_scratch
 carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
 {
-    struct gated_delta_scratch r = {.rows = delta_chunk_rows(h->d)};
+    struct gated_delta_scratch r = {.rows = delta_rows(h)};
     r.ea = take_block(arena, 2 * r.rows, h->d);
     r.b = take_block(arena, (1 + dplr) * r.rows, h->d);
     r.vuo = take_block(arena, (2 + dplr) * r.rows, h->m);

@@ -25,7 +25,7 @@ struct gated_delta_backward_scratch {
 static struct gated_delta_backward_scratch
 carve_gated_delta_backward(const struct la_head *h, struct arena *arena, int dplr)
 {
-    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    const ptrdiff_t rows = delta_rows(h);
     struct gated_delta_backward_scratch r;
     r.v = take_block(arena, rows, h->m);
     r.s = take_state(arena, h->d, h->m);

@@ -314,6 +314,13 @@ gradient_rows(const struct la_head *h)
                                             : paired_rows(h);
 }
 
+/* Rows per chunk of the delta rules. */
+INLINE ptrdiff_t
+delta_rows(const struct la_head *h)
+{
+    return delta_chunk_rows(h->d, by_amx(h->products));
+}
+
 INLINE ptrdiff_t
 wider_of(ptrdiff_t d, ptrdiff_t m)
 {
