@@ -369,3 +369,18 @@ def test_no_nan_of_sizes_far_apart(isa, name, case):
             expected, found = with_products("float32", call), with_products("bfloat16", call)
             for x, y in zip(expected, found, strict=True):
                 assert not (np.isnan(y.astype("f4")) & ~np.isnan(x.astype("f4"))).any()
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("operator", [linattn.causal, linattn.gated])
+def test_sums_of_more_than_1024_chunks_are_compensated(isa, operator, name):
+    """Equal tokens, of which each chunk may be rounded the same way; chunks have up to 64."""
+    isa(name)
+    gates = {"g": np.zeros(65600, "f4")} if operator is linattn.gated else {"normalize": False}
+    for n, allowed in (65536, 1024), (65600, 2):
+        k, v = np.full((n, 16), 0.1, BFLOAT), np.full((n, 16), 0.7, BFLOAT)
+        options = {x: y[:n] if x == "g" else y for x, y in gates.items()}
+        with linattn.products("bfloat16"):
+            _, (s, *_) = operator(k, k, v, feature_map="identity", return_state=True, **options)
+        expected = n * float(k[0, 0]) * float(v[0, 0])
+        bounds.close(s, np.full(s.shape, expected), rtol=allowed * U24, atol=0)
