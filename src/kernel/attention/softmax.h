@@ -67,16 +67,10 @@ rows_after(const struct la_array *x, ptrdiff_t first)
 static void
 load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
 {
-    const ptrdiff_t W = round_up(cols, VL);
     if (rows < LA_BLOCK) {
         clear(s, state_size(LA_BLOCK, cols));
     }
-    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
-        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = shifted(x, j * x->cs);
-        load_plain((struct block){state_at(s, LA_BLOCK, W, 0, j), width}, &part,
-                   rows_from(0, rows), cols - j < width ? cols - j : width);
-    }
+    load_state_rows(s, x, LA_BLOCK, rows, cols);
 }
 
 /* The largest lane, in every lane. */

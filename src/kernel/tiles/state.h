@@ -46,21 +46,26 @@ state_at(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
     return s + tile * round_up(K, MR) + l * width + (j - tile);
 }
 
+/* The first rows of s (K, m) = the caller's array, if there is one. */
+static void
+load_state_rows(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t rows,
+                ptrdiff_t m)
+{
+    const ptrdiff_t W = round_up(m, VL);
+    for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = shifted(x, j * x->cs);
+        const struct block tile = {state_at(s, K, W, 0, j), width};
+        load_plain(tile, &part, rows_from(0, rows), m - j < width ? m - j : width);
+    }
+}
+
 /* s = the caller's state (K, m), or zeros if there is none. */
 static void
 load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
 {
-    const ptrdiff_t W = round_up(m, VL);
     clear(s, state_size(K, m));
-    if (x->data == NULL) {
-        return;
-    }
-    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
-        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = shifted(x, j * x->cs);
-        const struct block tile = {state_at(s, K, W, 0, j), width};
-        load_plain(tile, &part, rows_from(0, K), m - j < width ? m - j : width);
-    }
+    load_state_rows(s, x, K, K, m);
 }
 
 /* The caller's array, if wanted, = rows [first, first + rows) of s (K, m). */
