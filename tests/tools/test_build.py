@@ -276,7 +276,8 @@ print(*ext.extra_compile_args, *optimization("gcc: Free Software Foundation"))
 ABI = """
 import numpy, setuptools, sys, sysconfig
 from distutils import core
-sysconfig.get_config_var, sys.version_info = lambda name: sys.argv[2] == "t", (3, int(sys.argv[1]))
+told, sys.version_info = sysconfig.get_config_var, (3, int(sys.argv[1]))
+sysconfig.get_config_var = lambda x: sys.argv[2] == "t" if x == "Py_GIL_DISABLED" else told(x)
 setup = core.run_setup("setup.py", stop_after="init")
 (ext,) = setup.ext_modules
 macros = [f"{name}={value}" for name, value in ext.define_macros if value]
