@@ -81,7 +81,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     c.write.v = chunk->u;
     struct span t;
     load_state(r->s, &h->s0, h->d, h->m);
-    compensate(&c.write, h, r->lost, h->n, rows_in_block(h, r->rows));
+    compensate(&c.write, h, r->lost, rows_in_block(h, r->rows));
     for (ptrdiff_t i = 0, count = 0; i < h->n; i += t.rows, count++) {
         if (h->poll(h->poll_arg)) {
             return 1;

@@ -336,7 +336,7 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
     gated_constants(h, r);
     const ptrdiff_t chunks = gated_checkpoints(h, r);
     gated_begin(h, r);
-    compensate(&dv, h, r->r_lost, h->n, rows_in_block(h, x->rows));
+    compensate(&dv, h, r->r_lost, rows_in_block(h, x->rows));
     struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const ptrdiff_t place = chunk % x->interval;

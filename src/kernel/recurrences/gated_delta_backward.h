@@ -109,7 +109,7 @@ gated_delta_errors(const struct la_head *h,
         c.e = base->e;
     }
     load_state(r->s, &h->s0, h->d, h->m);
-    compensate(&c.write, h, r->lost, h->n, rows_in_block(h, x->rows));
+    compensate(&c.write, h, r->lost, rows_in_block(h, x->rows));
     memset(x->begins, 0, (size_t)h->n);
     for (ptrdiff_t i = 0; i < h->n; chunks++) {
         if (h->poll(h->poll_arg)) {

@@ -175,7 +175,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     ptrdiff_t chunks = 0;
     c.s = r->rt; /* unused until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
-    compensate(&c, h, r->s_lost, h->n, rows_in_block(h, x->rows));
+    compensate(&c, h, r->s_lost, rows_in_block(h, x->rows));
     memset(x->begins, 0, (size_t)h->n);
     for (ptrdiff_t i = 0; i < h->n; i += c.rows, chunks++) {
         if (h->poll(h->poll_arg)) {

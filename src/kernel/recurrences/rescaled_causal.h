@@ -96,7 +96,7 @@ run_rescaled_causal(const struct la_head *h)
     };
     load_directions(h, &r.f);
     load_state(r.s, &h->s0, h->f, h->m);
-    compensate(&c, h, r.lost, h->n, r.rows);
+    compensate(&c, h, r.lost, r.rows);
     load_vector(r.z, &h->z0, h->f);
     clear(r.z_lost, r.a.ld);
     if (load_running_max(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.running_max.x)) {

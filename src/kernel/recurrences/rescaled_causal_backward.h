@@ -160,7 +160,7 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
         .ahead = &ahead,
     };
     load_state(r->t, &s0_transposed, h->m, h->f);
-    compensate(&c, h, r->lost, h->n, r->rows);
+    compensate(&c, h, r->lost, r->rows);
     load_vector(r->z, &h->z0, h->f);
     clear(r->z_lost, r->a.ld);
     if (load_running_max(h, &r->f, r->z) &&
@@ -349,7 +349,7 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
         .ahead = &ahead,
     };
     load_state(r->s, &h->grad_s, h->f, h->m);
-    compensate(&dv, h, r->lost, h->n, r->rows);
+    compensate(&dv, h, r->lost, r->rows);
     load_vector(r->z, &h->grad_z, h->f);
     clear(r->z_lost, r->a.ld);
     load_vector(r->drunning_max, &h->grad_running_max, h->f);

@@ -82,8 +82,9 @@ seen_sums(T *sum, T *seen, struct block a, struct block b, const T *z, ptrdiff_t
  * if it is short.  If all chunks are alike, each addition may round the same way, and a
  * few hundred of them exceeded the error bound.  Compensation costs the memory traffic
  * of a second state, 5 %, so sums of up to LA_PLAIN_SUMS chunks, far below the bound,
- * go without.  Next to products of bfloat16 operands, more of them lose nothing, and
- * with AMX that traffic takes up to a fifth of the time. */
+ * go without.  So do sums of up to LA_PLAIN_PAIRED_SUMS next to products of bfloat16
+ * operands, whose rounding exceeds what those lose; with AMX the traffic takes up to a
+ * fifth of the time. */
 INLINE T *
 lost_if_long(const struct la_head *h, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
@@ -104,10 +105,9 @@ compensate_from(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t tok
 }
 
 static void
-compensate(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t tokens,
-           ptrdiff_t rows)
+compensate(struct sweep *c, const struct la_head *h, T *lost, ptrdiff_t rows)
 {
-    compensate_from(c, h, lost, tokens, rows, 0);
+    compensate_from(c, h, lost, h->n, rows, 0);
 }
 
 /* Sets up compensation for the state, whether or not its sum has begun.  A call that
