@@ -48,6 +48,7 @@ thread)
         tests/guarantees/test_stages.py::test_more_groups_than_there_is_memory_for
         tests/guarantees/test_head_start.py::test_packed_sequences
         tests/guarantees/test_threads.py::test_a_backward_of_one_head
+        tests/guarantees/test_threads.py::test_a_pool_that_grows
         tests/guarantees/test_interleave.py
         tests/guarantees/test_interrupts.py::test_threads_of_python
     )

@@ -161,13 +161,10 @@ la_condition_wake_all(la_condition *condition)
     pthread_cond_broadcast(condition);
 }
 
-static void (*work_of_threads)(void);
-
 static void *
-run(void *unused)
+run(void *work)
 {
-    (void)unused;
-    work_of_threads();
+    ((void (*)(void))work)();
     return NULL;
 }
 
@@ -179,10 +176,10 @@ la_threads_start(void (*work)(void), int have, int count)
         return have;
     }
     read_affinity();
-    work_of_threads = work;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (have < count && pthread_create(&threads[have], NULL, run, NULL) == 0) {
+    while (have < count &&
+           pthread_create(&threads[have], NULL, run, (void *)work) == 0) {
         pthread_detach(threads[have++]);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

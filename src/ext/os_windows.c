@@ -55,22 +55,18 @@ la_condition_wake_all(la_condition *condition)
     WakeAllConditionVariable(condition);
 }
 
-static void (*work_of_threads)(void);
-
 static unsigned __stdcall
-run(void *unused)
+run(void *work)
 {
-    (void)unused;
-    work_of_threads();
+    ((void (*)(void))work)();
     return 0;
 }
 
 int
 la_threads_start(void (*work)(void), int have, int count)
 {
-    work_of_threads = work;
     while (have < count) {
-        const uintptr_t thread = _beginthreadex(NULL, 0, run, NULL, 0, NULL);
+        const uintptr_t thread = _beginthreadex(NULL, 0, run, (void *)work, 0, NULL);
         if (thread == 0) {
             break;
         }

@@ -115,6 +115,27 @@ def test_fork_in_the_middle_of_a_call(interpreter, shape):
     assert wrong == 0
 
 
+GROWING = """
+import os
+import numpy as np, linattn
+q = np.random.default_rng(0).standard_normal((16, 600, 16)).astype("f4")
+linattn.set_num_threads(1)
+expected = linattn.causal(q, q, q)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for count in range(2, 16):
+    linattn.set_num_threads(count)
+    assert np.array_equal(linattn.causal(q, q, q), expected)
+print("same")
+"""
+
+
+@pytest.mark.any_isa
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
+def test_a_pool_that_grows(interpreter):
+    """On one CPU, where a call may start a thread before the last one ran its first instruction."""
+    assert interpreter(GROWING)[0].strip() == "same"
+
+
 MOVED = """
 import os
 import numpy as np, linattn
