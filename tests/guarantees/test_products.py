@@ -78,10 +78,10 @@ def operands_of(case, n=150, d=20, m=36, lead=(2,), dtype=BFLOAT):
 
 
 def calls(case, operands):
-    """Calls without arguments, forward and backward; of causal also by lengths and packed."""
+    """Calls without arguments, forward and backward; of some also by lengths and packed."""
     yield lambda: case.forward(operands) if case.held else case.call(operands)
     yield lambda: case.backward(operands)
-    if case.name == "causal":
+    if case.name in ("causal", "delta", "gated_delta"):
         n = operands["q"].shape[-2]
         for more in {"key_lengths": np.array([3, n - 9])}, {"cu_seqlens": [0, 3, n // 2, n]}:
             yield lambda more=more: case.forward(operands, **more)
@@ -266,6 +266,20 @@ def test_error_bound(isa, name, kind, d):
             expected = linattn.gated(*wide, g.astype("f8"), feature_map="identity")
             size = linattn.gated(*map(abs, wide), g.astype("f8"), feature_map="identity")
             within(o, expected, size, 3, d)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("feature_map", ["identity", "l2norm"])
+@pytest.mark.parametrize("operator", [linattn.delta, linattn.gated_delta])
+def test_triangles_of_the_delta_rules_are_not_rounded(isa, operator, feature_map, name):
+    """In the first chunk, which reads no state, outputs differ by the rounding of sums at most."""
+    isa(name)
+    q, k, v, g, _ = draw(16, 40, 24)
+    operands = (q, k / 8, v, *[g] * (operator is linattn.gated_delta), np.ones(16, BFLOAT))
+    call = lambda: operator(*operands, feature_map=feature_map)  # noqa: E731
+    expected, found = (with_products(x, call)[0].astype("f8") for x in ("float32", "bfloat16"))
+    bounds.close(found, expected, rtol=2 * U8, atol=0)
+    assert np.mean(found == expected) > 0.97
 
 
 @EVERY_ISA

@@ -14,6 +14,7 @@
 #ifndef LA_DELTA_H
 #define LA_DELTA_H
 
+#include "../tiles/own_pairs.h"
 #include "../tiles/recurrence.h"
 #include "../tiles/token_blocks.h"
 #include "../tiles/triangle.h"
@@ -104,6 +105,7 @@ struct delta_chunk {
      * which `far` holds them; or NULL. */
     const T *start, *end;
     struct block far;
+    int own; /* whether rows of B and A are in pairs at read.pairs.a (own_pairs.h) */
 };
 
 /* y (MR, nr) o the factors of its rows. */
@@ -218,8 +220,13 @@ delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
 static void
 delta_columns(const struct delta_chunk *c)
 {
-    pair_operands(&c->read, LA_READ);
-    pair_operands(&c->write, LA_WRITE);
+    if (c->own) {
+        zip_operands(&c->write);
+    }
+    else {
+        pair_operands(&c->read, LA_READ);
+        pair_operands(&c->write, LA_WRITE);
+    }
     if (c->given.x != NULL) {
         LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
     }
@@ -241,7 +248,7 @@ static struct delta_scratch
 delta_carve(const struct la_head *h, struct arena *arena)
 {
     struct delta_scratch r = {.rows = delta_rows(h)};
-    r.ba = take_block(arena, 2 * r.rows, h->d);
+    r.ba = take_own_block(h, arena, 2 * r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.bo = take_block(arena, 2 * r.rows, h->m);
     r.l = take_block(arena, r.rows, r.rows);
@@ -255,6 +262,34 @@ delta_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* Takes the rows of keys and queries in pairs, at ba, if they can be.  Blocks, and
+ * gradients, which have no outputs here, need them as floats. */
+static void
+take_own_pairs(const struct la_head *h, struct delta_chunk *c, struct block ba)
+{
+    c->own = h->block == 0 && c->p.x != NULL && !la_is_given(&h->erase) &&
+             are_pairs(h, &h->k) && are_pairs(h, &h->q);
+    if (c->own) {
+        c->read.pairs.a = c->write.pairs.a = ba;
+    }
+}
+
+/* Loads them, and computes the triangles l and c->p. */
+static void
+load_own_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
+              struct span t)
+{
+    struct sweep x = {.rows = c->rows, .K = h->d, .dots = l, .pairs = c->read.pairs};
+    const struct block b = x.pairs.a, a = block_at(b, c->rows, 0);
+    load_own_pairs(b, &h->k, t, c->keys, h->d, x.pairs.by);
+    load_own_pairs(a, &h->q, t, t.rows, h->d, x.pairs.by);
+    transpose_pairs(x.pairs.keys, b, c->rows, padded_lanes(h->d, x.pairs.by));
+    scores_of_pairs(&x);
+    x.pairs.a = a;
+    x.dots = c->p;
+    scores_of_pairs(&x);
+}
+
 /* Loads what the tokens t write and, if outputs are wanted, what they read; and their
  * triangles. */
 static void
@@ -263,9 +298,13 @@ load_delta(const struct la_head *h, const struct delta_scratch *r,
 {
     c->rows = c->write.rows = round_up(t.rows, MR);
     c->keys = keys_left(h, t);
-    load_features(h, t, r->ba);
     c->v = values(h, t, r->v);
     load_beta(h, t, &r->beta);
+    if (c->own) {
+        load_own_rows(h, c, r->l, t);
+        return;
+    }
+    load_features(h, t, r->ba);
     triangle(r->l, r->ba, r->ba, c->rows, h->d);
     if (c->p.x != NULL) {
         const struct block a = block_at(r->ba, c->rows, 0);
@@ -340,6 +379,7 @@ run_delta(const struct la_head *h)
     };
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
+    take_own_pairs(h, &c, r.ba);
     ptrdiff_t i = slice_begin(h);
     compensate_state(&c.write, h, r.lost, rows_in_block(h, r.rows));
     forget_pairs(&state);

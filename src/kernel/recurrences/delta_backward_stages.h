@@ -255,7 +255,7 @@ stage_delta_gradient(const struct la_head *h, enum delta_rule rule)
                          delta_rows(h));
     case LA_PREPARE:
         return reverse ? prepare_adjoint(h, &first, &stage, &memory, rule)
-                       : prepare_delta(h, &first.forward);
+                       : prepare_delta(h, &first.forward, &errors.pairs);
     case LA_BEGIN:
         return reverse ? begin_adjoint(h, &first, &memory)
                        : begin_errors(h, &first.forward, &memory);

@@ -43,7 +43,7 @@ take_record_of(const struct la_head *h, struct arena *arena, enum delta_rule rul
     x.keeps =
         outputs && (h->chunks->parts == 1 || panel(h, h->chunks->parts - 1).width <= 0);
     x.s = x.keeps ? take_state(arena, h->d, h->m) : NULL;
-    x.ea = x.b = take_block(arena, (1 + outputs) * rows, h->d);
+    x.ea = x.b = take_own_block(h, arena, (1 + outputs) * rows, h->d);
     x.l = take_block(arena, rows, rows);
     x.vuo = take_block(arena, (1 + dplr + panels_read(&x)) * rows, h->m);
     if (outputs) {
@@ -131,10 +131,18 @@ begin_delta(const struct la_head *h, const struct delta_record *first)
 
 /* Loads the tokens of a chunk, as a single thread does. */
 static void
-load_record(const struct la_head *h, const struct delta_record *x, struct span t)
+load_record(const struct la_head *h, const struct delta_record *x, struct span t,
+            const struct pairs *pairs)
 {
-    struct delta_chunk c = {
-        .rows = round_up(t.rows, MR), .keys = keys_left(h, t), .p = x->p, .pk = x->pk};
+    struct delta_chunk c = {.read.pairs = *pairs,
+                            .rows = round_up(t.rows, MR),
+                            .keys = keys_left(h, t),
+                            .p = x->p,
+                            .pk = x->pk};
+    if (x->rule == LA_DELTA ||
+        scales_products(&c, &x->decays.decay, x->rule == LA_DPLR)) {
+        take_own_pairs(h, &c, x->ea);
+    }
     if (x->rule == LA_DELTA) {
         const struct delta_scratch r = {
             .ba = x->ea, .v = x->v, .l = x->l, .beta = x->beta};
@@ -153,7 +161,8 @@ load_record(const struct la_head *h, const struct delta_record *x, struct span t
 }
 
 static int
-prepare_delta(const struct la_head *h, const struct delta_record *first)
+prepare_delta(const struct la_head *h, const struct delta_record *first,
+              const struct pairs *pairs)
 {
     struct la_fetch ahead = eager_fetch();
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
@@ -165,7 +174,7 @@ prepare_delta(const struct la_head *h, const struct delta_record *first)
         if (x.rule != LA_DELTA) {
             prepare_decays(h, &first->decays, &x.decays, i);
         }
-        load_record(h, &x, t);
+        load_record(h, &x, t, pairs);
         fetch_all(&ahead);
     }
     return 0;

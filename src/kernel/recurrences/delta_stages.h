@@ -54,7 +54,10 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
     c.u = c.read.o = block_at(c.write.v, dplr ? rows : 0, 0);
     c.read.rows = rows;
     c.read.a = x->ea;
-    if (x->rule != LA_DELTA) {
+    if (x->rule == LA_DELTA) {
+        take_own_pairs(h, &c, x->ea);
+    }
+    else {
         scale_products(h, &c, &x->decays.decay, dplr, x->ea,
                        block_at(r->far, 0, p.col));
     }
@@ -85,14 +88,14 @@ decay_panel(const struct decay_chunk *x, struct sweep *c, int dplr)
     }
 }
 
-/* Prefetches what a panel of the next chunk takes. */
+/* Prefetches what a panel of the next chunk takes; `own`: of rows in pairs. */
 static void
 fetch_panel(const struct la_head *h, const struct delta_record *x, struct panel p,
-            struct la_fetch *ahead)
+            int own, struct la_fetch *ahead)
 {
     const ptrdiff_t rows = delta_rows(h), dplr = x->rule == LA_DPLR;
     const int reads = panels_read(x);
-    fetch_block(ahead, x->ea, (1 + reads) * rows, h->d);
+    fetch_block(ahead, x->ea, (1 + reads) * rows, own ? (h->d + 1) / 2 : h->d);
     fetch_block(ahead, x->l, rows, rows);
     if (x->b.x != x->ea.x) {
         fetch_block(ahead, x->b, (1 + dplr) * rows, h->d);
@@ -134,7 +137,7 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
         c.read.ahead = c.write.ahead = &ahead;
         la_fetch_anew(&ahead);
         if (i + 1 < h->chunks->count) {
-            fetch_panel(h, &next, p, &ahead);
+            fetch_panel(h, &next, p, c.own, &ahead);
         }
         if (x.keeps && i + 1 < h->chunks->count) {
             const struct block s = {field_before(h->chunks, first->s, i + 2) + p.at,
@@ -172,7 +175,10 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
         c.o = c.read.o = block_at(r->o, 0, p.col);
         c.read.a = block_at(x->ea, c.rows, 0);
         c.read.ahead = ahead;
-        if (i == 0) { /* A is the same for all panels */
+        if (c.own) {
+            c.read.pairs.a = c.read.a;
+        }
+        else if (i == 0) { /* A is the same for all panels */
             pair_operands(&c.read, LA_READ);
         }
         if (x->rule == LA_DPLR) {
@@ -222,7 +228,7 @@ stage_delta_rule(const struct la_head *h, enum delta_rule rule)
         return rule == LA_DELTA ? cut_evenly(h, rows)
                                 : cut_by_decays(h, &first.decays, rows);
     case LA_PREPARE:
-        return prepare_delta(h, &first);
+        return prepare_delta(h, &first, &r.pairs);
     case LA_BEGIN:
         return begin_delta(h, &first);
     case LA_CARRY:

@@ -118,7 +118,7 @@ static struct gated_delta_scratch
 carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
 {
     struct gated_delta_scratch r = {.rows = delta_rows(h)};
-    r.ea = take_block(arena, 2 * r.rows, h->d);
+    r.ea = take_own_block(h, arena, 2 * r.rows, h->d);
     r.b = take_block(arena, (1 + dplr) * r.rows, h->d);
     r.vuo = take_block(arena, (2 + dplr) * r.rows, h->m);
     r.l = take_block(arena, r.rows, r.rows);
@@ -173,6 +173,7 @@ scale_products(const struct la_head *h, struct delta_chunk *c,
         c->end = decay->end;
         c->far = c->write.v = far;
         c->write.b = la_is_given(&h->erase) ? c->write.b : ea;
+        take_own_pairs(h, c, ea);
     }
 }
 
@@ -187,7 +188,6 @@ load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, i
     const struct gated_rows x =
         gated_rows(h, &r->decay, block_at(r->ea, rows, 0), r->ea, r->b, dplr);
     const struct block b = block_at(x.b, dplr ? rows : 0, 0);
-    load_rows_of_keys(h, &x, t);
     if (dplr) {
         struct span some = t;
         some.rows = c->keys;
@@ -198,6 +198,13 @@ load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, i
         c->v = values(h, t, r->v);
         load_beta(h, t, &r->beta);
     }
+    if (c->own) {
+        load_own_rows(h, c, r->l, t);
+        decay_triangle(x.decay, r->l, rows, 0);
+        decay_triangle(x.decay, c->p, rows, 0);
+        return;
+    }
+    load_rows_of_keys(h, &x, t);
     gated_triangle_of(x.decay, r->l, x.e, b, rows, h->d, dplr);
     if (reads) {
         load_readers(h, &x, t);

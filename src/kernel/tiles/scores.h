@@ -96,12 +96,11 @@ score_tiles(const struct sweep *c, const enum la_products by)
     }
 }
 
-/* Pairs are summed along the columns of B^T, whose lanes are the scores of a row. */
+/* Of pairs, which are summed along the columns of B^T: its lanes are the scores of a
+ * row. */
 static __attribute__((noinline)) void
 scores_of_pairs(const struct sweep *c)
 {
-    pair_rows_of_a(c);
-    pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
 #if LA_HAS_AMX
     if (c->pairs.by == LA_AMX_PRODUCTS) {
         amx_score_tiles(c, LA_AMX_PRODUCTS);
@@ -128,6 +127,8 @@ static void
 scores(const struct sweep *c)
 {
     if (LA_HAS_HALVES && c->pairs.by != LA_FLOAT_PRODUCTS) {
+        pair_rows_of_a(c);
+        pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
         scores_of_pairs(c);
         return;
     }
