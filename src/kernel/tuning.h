@@ -143,7 +143,6 @@ enum {
     LA_CONV_COLS = 512,       /* such rows fit the first-level cache */
     LA_CONV_TAPS = 8,         /* of the gradients of the weights */
     LA_CONV_GROUP = 4,        /* taps of a tile in registers */
-    LA_STEP_CHAINS = 4,       /* vectors of a step of it */
     LA_CONV_LONG = 64,        /* tokens of a channel worth a call of its own */
     LA_CONV_TOKENS = 1 << 16, /* between two polls */
 

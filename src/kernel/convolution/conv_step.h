@@ -157,33 +157,18 @@ is_uniform(const struct filter_step *r)
     return uniform;
 }
 
-/* The inputs of VL channels, `byte` bytes on, move on as they are: nothing is rounded.
- */
+/* A vector of the inputs, `byte` bytes on, moves on as it is: nothing is rounded. */
 INLINE void
-move_inputs(const struct filter_step *r, ptrdiff_t byte, const int d,
-            const enum la_type type)
+move_inputs(const struct filter_step *r, ptrdiff_t byte, const int d)
 {
-    const ptrdiff_t step = r->s1.rs;
     const char *const next = r->s0.data + r->s0.rs + byte;
-    char *const to = r->s1.data + byte;
-#if LA_HAS_HALVES
-    if (type != LA_NATIVE) {
-        u16 bits[LA_ZIP_MAX]; /* all of them first, as s0 may be s1 */
-        LA_EACH(k, d) {
-            const char *from = k + 1 < d ? next + k * r->s0.rs : r->x.data + byte;
-            bits[k] = (u16) * (const u16_any *)from;
-        }
-        LA_EACH(k, d) {
-            *(u16_any *)(to + k * step) = (u16_any)bits[k];
-        }
-        return;
-    }
-#endif
-    vec in[LA_ZIP_MAX];
+    vec in[LA_ZIP_MAX]; /* all of them first, as s0 may be s1 */
     LA_EACH(k, d) {
         in[k] = vload_any(k + 1 < d ? next + k * r->s0.rs : r->x.data + byte);
     }
-    vwrite_each(to, step, in, d, type);
+    LA_EACH(k, d) {
+        *(vec_any *)(r->s1.data + k * r->s1.rs + byte) = (vec_any)in[k];
+    }
 }
 
 /* step_filters of uniform arrays, by the same operations. */
@@ -191,36 +176,50 @@ INLINE void
 step_uniform(const struct filter_step *r, ptrdiff_t j, const int n, const int w,
              const int d, const enum la_type type)
 {
+    const ptrdiff_t size = size_of(type);
     vec y[LA_CHAINS];
-    LA_EACH(i, n) {
-        const ptrdiff_t byte = (j + i * VL) * size_of(type);
-        y[i] = la_is_given(&r->bias) ? vread(r->bias.data + byte, type) : (vec){0};
-        LA_EACH(k, d + 1) {
-            const char *in = k < d ? r->s0.data + k * r->s0.rs : r->x.data;
-            const char *weight = r->weight.data + (k + w - d - 1) * r->weight.rs;
-            const vec f = k + w > d ? vread(weight + byte, type) : (vec){0};
-            y[i] = vfma(f, vread(in + byte, type), y[i]);
+    LA_EACH(i, n / 2) {
+        const ptrdiff_t byte = (j + 2 * i * VL) * size;
+        vec *const sum = &y[2 * i];
+        sum[0] = sum[1] = (vec){0};
+        if (la_is_given(&r->bias)) {
+            vread_two(sum, r->bias.data + byte, type);
         }
-        move_inputs(r, byte, d, type);
+        LA_EACH(k, d + 1) {
+            const char *from = k < d ? r->s0.data + k * r->s0.rs : r->x.data;
+            const char *weight = r->weight.data + (k + w - d - 1) * r->weight.rs;
+            vec in[2], f[2] = {{0}};
+            vread_two(in, from + byte, type);
+            if (k + w > d) {
+                vread_two(f, weight + byte, type);
+            }
+            sum[0] = vfma(f[0], in[0], sum[0]);
+            sum[1] = vfma(f[1], in[1], sum[1]);
+        }
+        LA_EACH(part, 2 * size / (ptrdiff_t)sizeof(T)) {
+            move_inputs(r, byte + part * LA_VBYTES, d);
+        }
     }
     if (r->silu) {
         vsilu_each(y, n);
     }
-    vwrite_each(r->y.data + j * size_of(type), VL * size_of(type), y, n, type);
+    LA_EACH(i, n / 2) {
+        vwrite_two(r->y.data + (j + 2 * i * VL) * size, &y[2 * i], type);
+    }
 }
 
-/* The channels before `end`, a multiple of LA_STEP_CHAINS vectors; nonzero: stop. */
+/* The channels before `end`, a multiple of LA_CHAINS vectors; nonzero: stop. */
 INLINE int
 step_all_uniform(const struct la_head *h, const struct filter_step *all, ptrdiff_t end,
                  const int w, const int d, const enum la_type type)
 {
     const struct filter_step r = *all; /* which no write can change */
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t j = 0; j < end; j += LA_STEP_CHAINS * VL) {
-        if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
+    for (ptrdiff_t j = 0; j < end; j += LA_CHAINS * VL) {
+        if (give_up(h, &until_poll, LA_CHAINS * VL * w)) {
             return 1;
         }
-        step_uniform(&r, j, LA_STEP_CHAINS, w, d, type);
+        step_uniform(&r, j, LA_CHAINS, w, d, type);
     }
     return 0;
 }
@@ -240,7 +239,7 @@ step_all_filters(const struct la_head *h, const int w, const int d)
     };
     const ptrdiff_t m = h->m; /* which no write can change */
     ptrdiff_t until_poll = 0, j = 0;
-    const ptrdiff_t whole = m / (LA_STEP_CHAINS * VL) * (LA_STEP_CHAINS * VL);
+    const ptrdiff_t whole = m / (LA_CHAINS * VL) * (LA_CHAINS * VL);
     if (is_uniform(&r)) {
         int stop = 0;
         LA_BY_TYPE(r.x.type, stop = step_all_uniform(h, &r, whole, w, d, type));
@@ -249,11 +248,11 @@ step_all_filters(const struct la_head *h, const int w, const int d)
         }
         j = whole;
     }
-    for (; j < whole; j += LA_STEP_CHAINS * VL) {
-        if (give_up(h, &until_poll, LA_STEP_CHAINS * VL * w)) {
+    for (; j < whole; j += LA_CHAINS * VL) {
+        if (give_up(h, &until_poll, LA_CHAINS * VL * w)) {
             return 1;
         }
-        step_filters(&r, j, VL, LA_STEP_CHAINS, w, d);
+        step_filters(&r, j, VL, LA_CHAINS, w, d);
     }
     for (; j < m; j += VL) {
         step_filters(&r, j, m - j < VL ? m - j : VL, 1, w, d);

@@ -100,8 +100,7 @@ INLINE vec
 pair_of(vec x, vec y)
 {
     const ivec first = widen(to_operand(x)), second = widen(to_operand(y));
-    return (vec)(__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? first << 16 | second
-                                                        : second << 16 | first);
+    return (vec)(LA_SECOND_HALF ? first << 16 | second : second << 16 | first);
 }
 
 #if defined(__AVX512F__)

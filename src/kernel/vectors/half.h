@@ -92,22 +92,31 @@ from_bfloat(u16 bits)
     return (vec)(widen(bits) << 16);
 }
 
-INLINE
-u16
-to_bfloat(vec x)
+/* x rounded to bfloat16, in the high half of each lane; the low half is unspecified. */
+INLINE ivec
+rounded_to_bfloat(vec x)
 {
     const ivec bits = (ivec)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
     const ivec nan = bits | 0x400000;
 #if defined(__AVX512F__)
     /* gcc 12 makes a vector of vselect's mask. */
     const __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    const ivec h = (ivec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
+    return (ivec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
 #else
-    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)nan);
+    return (ivec)vselect(x == x, (vec)rounded, (vec)nan);
 #endif
-    return narrow(h >> 16);
+}
+
+INLINE
+u16
+to_bfloat(vec x)
+{
+    return narrow(rounded_to_bfloat(x) >> 16);
 }
 #endif
+
+/* Whether the second of two adjacent numbers of 16 bits is the low half of a lane. */
+#define LA_SECOND_HALF (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
 
 #if LA_HAS_HALVES
 INLINE vec
@@ -163,8 +172,18 @@ any_nan(const vec x[], const int n)
     return nan;
 }
 
-/* to_bfloat of x and of y, one after the other, neither with a NaN: 16-bit arithmetic
- * rounds both at once. */
+/* Numbers with these high and low halves, none a NaN, rounded to bfloat16: 16-bit
+ * arithmetic rounds twice as many at once. */
+INLINE __m512i
+round_words(__m512i high, __m512i low)
+{
+    typedef uint16_t words __attribute__((vector_size(64)));
+    const words half = 0x8000 - ((words)high & 1); /* a tie rounds to even */
+    return _mm512_mask_add_epi16(high, _mm512_cmpgt_epu16_mask(low, (__m512i)half),
+                                 high, _mm512_set1_epi16(1));
+}
+
+/* to_bfloat of x and of y, one after the other, neither with a NaN. */
 INLINE __m512i
 to_bfloats(vec x, vec y)
 {
@@ -174,9 +193,7 @@ to_bfloats(vec x, vec y)
     const __m512i a = (__m512i)x, b = (__m512i)y;
     const __m512i low = _mm512_permutex2var_epi16(a, (__m512i)even, b);
     const __m512i high = _mm512_permutex2var_epi16(a, (__m512i)(even + 1), b);
-    const words half = 0x8000 - ((words)high & 1); /* a tie rounds to even */
-    return _mm512_mask_add_epi16(high, _mm512_cmpgt_epu16_mask(low, (__m512i)half),
-                                 high, _mm512_set1_epi16(1));
+    return round_words(high, low);
 }
 #endif
 
@@ -202,6 +219,45 @@ vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
     LA_EACH(i, n) {
         vwrite(p + i * step, x[i], type);
     }
+}
+
+/* 2 VL consecutive numbers at p, in the order that takes fewest operations, which is
+ * that of vwrite_two: of bfloat16, those at even places come first. */
+INLINE void
+vread_two(vec x[2], const char *p, enum la_type type)
+{
+    if (type == LA_BFLOAT) {
+        const ivec both = (ivec)vload_any(p);
+        x[LA_SECOND_HALF] = (vec)(both << 16);
+        x[!LA_SECOND_HALF] = (vec)(both & -0x10000);
+        return;
+    }
+    x[0] = vread(p, type);
+    x[1] = vread(p + VL * size_of(type), type);
+}
+
+INLINE void
+vwrite_two(char *p, const vec x[2], enum la_type type)
+{
+#if LA_HAS_HALVES
+    const vec low = x[LA_SECOND_HALF], high = x[!LA_SECOND_HALF];
+#if defined(__AVX512F__)
+    if (type == LA_BFLOAT && !any_nan(x, 2)) {
+        const __mmask32 odd = 0xaaaaaaaa;
+        const __m512i a = (__m512i)low, b = (__m512i)high;
+        const __m512i lows = _mm512_mask_blend_epi16(odd, a, _mm512_slli_epi32(b, 16));
+        const __m512i highs = _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(a, 16), b);
+        *(vec_any *)p = (vec_any)round_words(highs, lows);
+        return;
+    }
+#endif
+    if (type == LA_BFLOAT) {
+        const ivec first = rounded_to_bfloat(low) >> 16 & 0xffff;
+        *(vec_any *)p = (vec_any)(first | (rounded_to_bfloat(high) & -0x10000));
+        return;
+    }
+#endif
+    vwrite_each(p, VL * size_of(type), x, 2, type);
 }
 
 /* The first `count` <= VL consecutive numbers at p, then zeros. */
