@@ -138,6 +138,8 @@ enum {
 
     LA_QUERIES = 256, /* queries per block of softmax */
 
+    LA_FEATURE_BYTES = 1 << 14, /* of the features that a map stores at a time */
+
     /* Sizes of a block of the short convolution. */
     LA_CONV_ROWS = 16,
     LA_CONV_COLS = 512,       /* such rows fit the first-level cache */

@@ -115,6 +115,28 @@ def test_products_of_polynomial_maps(d):
             close((phi(x) * phi(y)).sum(-1), expected, rtol=1e-13, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [maps.Rebased, maps.Taylor])
+@looped(n=[1, 9, 33], d=[1, 5, 16, 37, 70])
+def test_gradients_of_polynomial_maps(kind, n, d):
+    """Of any width, and the same bits from rows and columns."""
+    rng, phi = np.random.default_rng(4), kind()
+    x = rng.standard_normal((n, d))
+    grad = rng.standard_normal((n, phi.features(d)))
+    found, expected = phi.input_gradient(x, grad), reference.twin(phi).backward(x, grad)
+    close(found, expected, rtol=0, atol=(d + 4) * EPS * abs(expected).max())
+    columns = phi.input_gradient(np.asfortranarray(x), np.asfortranarray(grad))
+    np.testing.assert_array_equal(columns, found)
+    np.testing.assert_array_equal(phi(np.asfortranarray(x)), phi(x))
+
+
+def test_large_gradients_of_polynomial_maps():
+    """What is finite at the end is so on the way."""
+    x, grad = np.full((1, 1), 1e-10, np.float32), np.float32([[0, 0, 3e38]])
+    for phi, g in (maps.Taylor(1.0), grad), (maps.Rebased(1.0), grad[:, 2:]):
+        expected = reference.twin(phi).backward(x.astype(float), g.astype(float))
+        close(phi.input_gradient(x, g), expected, rtol=1e-6, atol=0)
+
+
 def test_zeros_of_dpfp():
     """relu's derivative at 0 is 0, and a row that sums to 0 gives 0."""
     for phi in (maps.DPFP(), maps.DPFP(nu=2, eps=0.0), maps.get("relu").normalized(eps=0.0)):

@@ -5,45 +5,83 @@
  *    f = 1 + d + d (d + 1) / 2: 1, u, u_i u_j and u_i^2 / sqrt 2, whose products are
  *                               1 + u.w + (u.w)^2 / 2              Arora et al. 2024
  *
- * About f operations per row, 2 f backward.  Scratch: a few rows. */
+ * About f operations per row, 2 f backward.  Scratch: up to VL rows; gradients take VL
+ * of them side by side, each in a lane. */
 #ifndef LA_MONOMIALS_H
 #define LA_MONOMIALS_H
 
 #include "../tiles/recurrence.h"
 
-/* x has zeros up to one vector past its end, and so has y.  The first `lead` features
- * are 1 and u; `weight` is that of two different numbers, and HALF_ROOT times it that
- * of a square. */
+/* The first `lead` features are 1 and u; `weight` is that of two different numbers, and
+ * HALF_ROOT times it that of a square. */
 struct monomials_scratch {
     ptrdiff_t lead;
     T weight;
-    T *x, *y, *dx;
+    struct block x, y, dx; /* of gradients, transposed */
 };
 
 #define HALF_ROOT ((T)0.70710678118654752440)
 
+/* How many features there are, whatever size the caller's are. */
+INLINE ptrdiff_t
+most_features(const struct la_head *h)
+{
+    const ptrdiff_t most = 1 + h->d + h->d * (h->d + 1) / 2;
+    return h->f > most ? h->f : most;
+}
+
+static struct monomials_scratch
+without_rows(const struct la_head *h)
+{
+    const int all = h->f > h->d * (h->d + 1) / 2;
+    return (struct monomials_scratch){.lead = all ? 1 + h->d : 0,
+                                      .weight = all ? 1 : 2 * HALF_ROOT};
+}
+
+/* Rows of features at a time, up to VL: those that stay in the first-level cache. */
+INLINE ptrdiff_t
+rows_of_features(const struct la_head *h)
+{
+    const ptrdiff_t row = most_features(h) * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t rows = LA_FEATURE_BYTES / row;
+    return rows < 1 ? 1 : rows < VL ? rows : VL;
+}
+
+/* x has zeros up to one vector past its end, and y has room for as many. */
 static struct monomials_scratch
 monomials_carve(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t d = h->d, pairs = d * (d + 1) / 2, most = 1 + d + pairs;
-    const int all = h->f > pairs;
-    struct monomials_scratch r = {all ? 1 + d : 0, all ? 1 : 2 * HALF_ROOT, NULL, NULL,
-                                  NULL};
-    r.x = take(arena, 1, round_up(d, VL) + VL);
-    r.y = take(arena, 1, round_up(h->f > most ? h->f : most, VL) + VL);
-    r.dx = take(arena, 1, round_up(d, VL) + VL);
+    struct monomials_scratch r = without_rows(h);
+    r.x = take_block(arena, rows_of_features(h), h->d + VL);
+    r.y = take_block(arena, rows_of_features(h), most_features(h) + VL);
     return r;
 }
 
-static void
-load_scaled(const struct monomials_scratch *r, const struct la_head *h, ptrdiff_t row)
+/* x = t x */
+INLINE void
+scale_block(const struct la_head *h, struct block x, ptrdiff_t rows)
 {
-    const ptrdiff_t ld = round_up(h->d, VL);
-    load_row(r->x, ld, &h->x, row, h->d);
-    for (ptrdiff_t j = 0; j < ld; j += VL) {
-        vstore(&r->x[j], vset1((T)h->t) * vload(&r->x[j]));
+    for (ptrdiff_t i = 0; i < rows * x.ld; i += VL) {
+        vstore(&x.x[i], vset1((T)h->t) * vload(&x.x[i]));
     }
-    vstore(&r->x[ld], (vec){0});
+}
+
+/* The features of u, which has d numbers. */
+static void
+monomials_of(const struct monomials_scratch *r, T *y, const T *u, ptrdiff_t d)
+{
+    if (r->lead) {
+        y[0] = 1;
+        memcpy(&y[1], u, (size_t)d * sizeof(T));
+        y += r->lead;
+    }
+    for (ptrdiff_t i = 0; i < d; y += d - i++) {
+        const vec x = vset1(r->weight * u[i]);
+        for (ptrdiff_t j = i; j < d; j += VL) {
+            *(vec_any *)&y[j - i] = (vec_any)(x * vload_any((const char *)&u[j]));
+        }
+        y[0] *= HALF_ROOT;
+    }
 }
 
 static int
@@ -51,22 +89,14 @@ run_monomials(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct monomials_scratch r = monomials_carve(h, &arena);
-    const ptrdiff_t d = h->d;
-    for (ptrdiff_t row = 0; row < h->n; row++) {
-        load_scaled(&r, h, row);
-        if (r.lead) {
-            r.y[0] = 1;
-            memcpy(&r.y[1], r.x, (size_t)d * sizeof(T));
+    for (ptrdiff_t row = 0; row < h->n; row += rows_of_features(h)) {
+        const struct span t = span(row, rows_of_features(h), 0, h->n, NULL);
+        load_across(r.x, &h->x, t, h->d);
+        scale_block(h, r.x, t.rows);
+        for (ptrdiff_t i = 0; i < t.rows; i++) {
+            monomials_of(&r, &r.y.x[i * r.y.ld], &r.x.x[i * r.x.ld], h->d);
         }
-        T *y = r.y + r.lead;
-        for (ptrdiff_t i = 0; i < d; y += d - i++) {
-            const vec u = vset1(r.weight * r.x[i]);
-            for (ptrdiff_t j = i; j < d; j += VL) {
-                *(vec_any *)&y[j - i] = (vec_any)(u * vload_any((const char *)&r.x[j]));
-            }
-            y[0] *= HALF_ROOT;
-        }
-        store_rows(&h->y, rows_from(row, 1), h->f, (struct block){r.y, 0}, NULL);
+        store_rows(&h->y, t, h->f, r.y, NULL);
     }
     return 0;
 }
@@ -74,26 +104,51 @@ run_monomials(const struct la_head *h)
 static struct monomials_scratch
 monomials_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    return monomials_carve(h, arena);
+    struct monomials_scratch r = without_rows(h);
+    r.x = take_block(arena, h->d, VL);
+    r.y = take_block(arena, most_features(h), VL);
+    r.dx = take_block(arena, h->d, VL);
+    return r;
+}
+
+INLINE ptrdiff_t
+rows_left(const struct la_head *h, ptrdiff_t row)
+{
+    return h->n - row < VL ? h->n - row : VL;
+}
+
+/* Rows from `row` on as columns. */
+INLINE struct la_array
+as_columns(const struct la_array *x, ptrdiff_t row)
+{
+    return transposed(shifted(x, row * x->rs));
+}
+
+static void
+load_lanes(struct block dst, const struct la_head *h, const struct la_array *x,
+           ptrdiff_t row, ptrdiff_t numbers)
+{
+    const struct la_array from = as_columns(x, row);
+    load_across(dst, &from, rows_from(0, numbers), rows_left(h, row));
 }
 
 /* dx_i += sum_j>=i g_ij x_j and dx_j += g_ij x_i, where g_ii counts HALF_ROOT times. */
 static void
 add_pairs(const struct monomials_scratch *r, ptrdiff_t d)
 {
-    T *g = r->y + r->lead;
-    for (ptrdiff_t i = 0; i < d; g += d - i++) {
-        const vec u = vset1(r->x[i]);
-        vec sum = {0};
-        g[0] *= HALF_ROOT;
-        for (ptrdiff_t j = i; j < d; j += VL) {
-            const vec some =
-                vkeep(first_lanes(d - j), vload_any((const char *)&g[j - i]));
-            vec_any *dx = (vec_any *)&r->dx[j];
-            sum += some * vload_any((const char *)&r->x[j]);
-            *dx = (vec_any)((vec)*dx + some * u);
+    const T *g = &r->y.x[r->lead * r->y.ld];
+    for (ptrdiff_t i = 0; i < d; i++) {
+        const vec u = vload(&r->x.x[i * r->x.ld]);
+        T *const dx = &r->dx.x[i * r->dx.ld];
+        const vec own = vset1(HALF_ROOT) * vload(g);
+        vec sum = vfma(own, u, vfma(own, u, vload(dx)));
+        g += r->y.ld;
+        for (ptrdiff_t j = i + 1; j < d; j++, g += r->y.ld) {
+            T *const other = &r->dx.x[j * r->dx.ld];
+            sum = vfma(vload(g), vload(&r->x.x[j * r->x.ld]), sum);
+            vstore(other, vfma(vload(g), u, vload(other)));
         }
-        r->dx[i] += sum_lanes(sum);
+        vstore(dx, sum);
     }
 }
 
@@ -102,18 +157,22 @@ run_monomials_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct monomials_scratch r = monomials_backward_carve(h, &arena);
-    const ptrdiff_t d = h->d, ld = round_up(h->f, VL);
-    const T factor = (T)h->t * r.weight;
-    vstore(&r.y[ld], (vec){0});
-    for (ptrdiff_t row = 0; row < h->n; row++) {
-        load_scaled(&r, h, row);
-        load_row(r.y, ld, &h->grad_out, row, h->f);
-        memset(r.dx, 0, (size_t)(round_up(d, VL) + VL) * sizeof(T));
+    const ptrdiff_t d = h->d;
+    for (ptrdiff_t row = 0; row < h->n; row += VL) {
+        load_lanes(r.x, h, &h->x, row, d);
+        scale_block(h, r.x, d);
+        load_lanes(r.y, h, &h->grad_out, row, h->f);
+        clear_rows(r.dx, 0, d);
         if (r.lead) {
-            memcpy(r.dx, &r.y[1], (size_t)d * sizeof(T));
+            memcpy(r.dx.x, &r.y.x[r.y.ld], (size_t)(d * r.dx.ld) * sizeof(T));
         }
         add_pairs(&r, d);
-        store_rows(&h->dx, rows_from(row, 1), d, (struct block){r.dx, 0}, &factor);
+        for (ptrdiff_t i = 0; i < d; i++) {
+            T *dx = &r.dx.x[i * r.dx.ld];
+            vstore(dx, vset1((T)h->t * r.weight) * vload(dx));
+        }
+        const struct la_array to = as_columns(&h->dx, row);
+        store_rows(&to, rows_from(0, d), rows_left(h, row), r.dx, NULL);
     }
     return 0;
 }
