@@ -126,7 +126,7 @@ channel_group(ptrdiff_t m)
 #define LA_STEP_NR 4
 #endif
 
-/* Vectors whose functions are computed step by step together. */
+/* Vectors whose functions are computed step by step together: an even number. */
 #if defined(__AVX512F__)
 #define LA_CHAINS 8
 #else

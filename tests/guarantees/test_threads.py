@@ -10,6 +10,9 @@ from table import ATTENTION
 
 import linattn
 
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="no affinities here"
+)
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
@@ -130,9 +133,9 @@ print("same")
 
 
 @pytest.mark.any_isa
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
+@needs_affinity
 def test_a_pool_that_grows(interpreter):
-    """On one CPU, where a call may start a thread before the last one ran its first instruction."""
+    """Short calls on one CPU: a thread may not have run yet when the next one is started."""
     assert interpreter(GROWING)[0].strip() == "same"
 
 
@@ -153,14 +156,14 @@ print("same")
 
 
 @pytest.mark.any_isa
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
+@needs_affinity
 def test_a_process_that_is_moved(interpreter):
     """To one CPU, to another one that it was not on when its workers began, and back."""
     assert interpreter(MOVED)[0].strip() == "same"
 
 
 @pytest.mark.any_isa
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
+@needs_affinity
 def test_leaves_the_callers_cpus_alone(threads):
     """The workers keep off the caller's CPU; the caller may go where it could before."""
     before = os.sched_getaffinity(0)

@@ -57,12 +57,11 @@ monomials_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* x = t x */
 INLINE void
-scale_block(const struct la_head *h, struct block x, ptrdiff_t rows)
+scale_block(struct block x, ptrdiff_t rows, T factor)
 {
     for (ptrdiff_t i = 0; i < rows * x.ld; i += VL) {
-        vstore(&x.x[i], vset1((T)h->t) * vload(&x.x[i]));
+        vstore(&x.x[i], vset1(factor) * vload(&x.x[i]));
     }
 }
 
@@ -89,10 +88,11 @@ run_monomials(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct monomials_scratch r = monomials_carve(h, &arena);
-    for (ptrdiff_t row = 0; row < h->n; row += rows_of_features(h)) {
-        const struct span t = span(row, rows_of_features(h), 0, h->n, NULL);
+    const ptrdiff_t rows = rows_of_features(h);
+    for (ptrdiff_t row = 0; row < h->n; row += rows) {
+        const struct span t = span(row, rows, 0, h->n, NULL);
         load_across(r.x, &h->x, t, h->d);
-        scale_block(h, r.x, t.rows);
+        scale_block(r.x, t.rows, (T)h->t);
         for (ptrdiff_t i = 0; i < t.rows; i++) {
             monomials_of(&r, &r.y.x[i * r.y.ld], &r.x.x[i * r.x.ld], h->d);
         }
@@ -111,12 +111,6 @@ monomials_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-INLINE ptrdiff_t
-rows_left(const struct la_head *h, ptrdiff_t row)
-{
-    return h->n - row < VL ? h->n - row : VL;
-}
-
 /* Rows from `row` on as columns. */
 INLINE struct la_array
 as_columns(const struct la_array *x, ptrdiff_t row)
@@ -124,12 +118,12 @@ as_columns(const struct la_array *x, ptrdiff_t row)
     return transposed(shifted(x, row * x->rs));
 }
 
+/* dst = rows t of x, transposed. */
 static void
-load_lanes(struct block dst, const struct la_head *h, const struct la_array *x,
-           ptrdiff_t row, ptrdiff_t numbers)
+load_lanes(struct block dst, const struct la_array *x, struct span t, ptrdiff_t numbers)
 {
-    const struct la_array from = as_columns(x, row);
-    load_across(dst, &from, rows_from(0, numbers), rows_left(h, row));
+    const struct la_array from = as_columns(x, t.first);
+    load_across(dst, &from, rows_from(0, numbers), t.rows);
 }
 
 /* dx_i += sum_j>=i g_ij x_j and dx_j += g_ij x_i, where g_ii counts HALF_ROOT times. */
@@ -159,20 +153,18 @@ run_monomials_backward(const struct la_head *h)
     const struct monomials_scratch r = monomials_backward_carve(h, &arena);
     const ptrdiff_t d = h->d;
     for (ptrdiff_t row = 0; row < h->n; row += VL) {
-        load_lanes(r.x, h, &h->x, row, d);
-        scale_block(h, r.x, d);
-        load_lanes(r.y, h, &h->grad_out, row, h->f);
+        const struct span t = span(row, VL, 0, h->n, NULL);
+        load_lanes(r.x, &h->x, t, d);
+        scale_block(r.x, d, (T)h->t);
+        load_lanes(r.y, &h->grad_out, t, h->f);
         clear_rows(r.dx, 0, d);
         if (r.lead) {
             memcpy(r.dx.x, &r.y.x[r.y.ld], (size_t)(d * r.dx.ld) * sizeof(T));
         }
         add_pairs(&r, d);
-        for (ptrdiff_t i = 0; i < d; i++) {
-            T *dx = &r.dx.x[i * r.dx.ld];
-            vstore(dx, vset1((T)h->t * r.weight) * vload(dx));
-        }
+        scale_block(r.dx, d, (T)h->t * r.weight);
         const struct la_array to = as_columns(&h->dx, row);
-        store_rows(&to, rows_from(0, d), rows_left(h, row), r.dx, NULL);
+        store_rows(&to, rows_from(0, d), t.rows, r.dx, NULL);
     }
     return 0;
 }

@@ -283,7 +283,7 @@ load_own_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
     const struct block b = x.pairs.a, a = block_at(b, c->rows, 0);
     load_own_pairs(b, &h->k, t, c->keys, h->d, x.pairs.by);
     load_own_pairs(a, &h->q, t, t.rows, h->d, x.pairs.by);
-    transpose_pairs(x.pairs.keys, b, c->rows, padded_lanes(h->d, x.pairs.by));
+    transpose_own_keys(&x);
     scores_of_pairs(&x);
     x.pairs.a = a;
     x.dots = c->p;

@@ -129,6 +129,19 @@ begin_delta(const struct la_head *h, const struct delta_record *first)
     return 0;
 }
 
+/* Sets up how a chunk takes the rows of its record, as a single thread does. */
+static void
+take_record_rows(const struct la_head *h, const struct delta_record *x,
+                 struct delta_chunk *c, struct block far)
+{
+    if (x->rule == LA_DELTA) {
+        take_own_pairs(h, c, x->ea);
+    }
+    else {
+        scale_products(h, c, &x->decays.decay, x->rule == LA_DPLR, x->ea, far);
+    }
+}
+
 /* Loads the tokens of a chunk, as a single thread does. */
 static void
 load_record(const struct la_head *h, const struct delta_record *x, struct span t,
@@ -139,10 +152,7 @@ load_record(const struct la_head *h, const struct delta_record *x, struct span t
                             .keys = keys_left(h, t),
                             .p = x->p,
                             .pk = x->pk};
-    if (x->rule == LA_DELTA ||
-        scales_products(&c, &x->decays.decay, x->rule == LA_DPLR)) {
-        take_own_pairs(h, &c, x->ea);
-    }
+    take_record_rows(h, x, &c, (struct block){0});
     if (x->rule == LA_DELTA) {
         const struct delta_scratch r = {
             .ba = x->ea, .v = x->v, .l = x->l, .beta = x->beta};

@@ -54,13 +54,7 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
     c.u = c.read.o = block_at(c.write.v, dplr ? rows : 0, 0);
     c.read.rows = rows;
     c.read.a = x->ea;
-    if (x->rule == LA_DELTA) {
-        take_own_pairs(h, &c, x->ea);
-    }
-    else {
-        scale_products(h, &c, &x->decays.decay, dplr, x->ea,
-                       block_at(r->far, 0, p.col));
-    }
+    take_record_rows(h, x, &c, block_at(r->far, 0, p.col));
     if (dplr) {
         c.given = c.write.v;
     }
@@ -143,6 +137,9 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
             const struct block s = {field_before(h->chunks, first->s, i + 2) + p.at,
                                     p.width};
             fetch_to_write(s, h->d, p.width);
+        }
+        if (c.own && by_amx(c.write.pairs.by)) { /* a single thread has them */
+            transpose_own_keys(&c.write);
         }
         if (x.rule != LA_DELTA) {
             decay_panel(&x.decays, &c.write, x.rule == LA_DPLR);

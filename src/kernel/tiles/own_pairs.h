@@ -121,55 +121,31 @@ zip_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* pair_rows_transposed of a block, from its rows in pairs. */
-static void
-zip_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                    ptrdiff_t lanes)
-{
-    for (ptrdiff_t j = 0; j < cols; j += 2 * VL) {
-        for (ptrdiff_t t = 0; t < lanes; t += VL) {
-            vec low[VL], high[VL];
-            LA_EACH(i, VL) {
-                const ptrdiff_t row = 2 * (t + i);
-                low[i] = high[i] = (vec){0};
-                if (row < rows) {
-                    const T *x = &src.x[row * src.ld + j / 2], *y = x + src.ld;
-                    zip_words(&low[i], &high[i], vload(x), vload(y));
-                }
-            }
-            store_transposed(block_at(dst, j, t), low);
-            if (j + VL < cols) {
-                store_transposed(block_at(dst, j + VL, t), high);
-            }
-        }
-    }
-}
-
-/* Makes the pairs of rows of B for a write, from those of the sweep's first rows. */
+/* Makes the pairs of rows of B for a write, from those along columns, of the sweep's
+ * first rows; with AMX, from these transposed. */
 static void
 zip_operands(const struct sweep *c)
 {
-    const ptrdiff_t K = round_up(c->K, VL);
     if (by_amx(c->pairs.by)) {
-        zip_rows_transposed(c->pairs.b, c->pairs.a, c->rows, K,
-                            padded_lanes(c->rows, c->pairs.by));
+        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, c->pairs.by);
     }
     else {
-        zip_rows(c->pairs.b, c->pairs.a, c->rows, K);
+        zip_rows(c->pairs.b, c->pairs.a, c->rows, round_up(c->K, VL));
     }
 }
 
-/* The pairs of a block's rows, transposed: pair_transposed. */
+/* pair_transposed of B, from the pairs along columns. */
 static void
-transpose_pairs(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes)
+transpose_own_keys(const struct sweep *c)
 {
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        for (ptrdiff_t l = 0; l < lanes; l += VL) {
+    const struct block a = c->pairs.a;
+    for (ptrdiff_t j = 0; j < c->rows; j += VL) {
+        for (ptrdiff_t l = 0; l < padded_lanes(c->K, c->pairs.by); l += VL) {
             vec x[VL];
             LA_EACH(i, VL) {
-                x[i] = j + i < rows ? vload(&src.x[(j + i) * src.ld + l]) : (vec){0};
+                x[i] = j + i < c->rows ? vload(&a.x[(j + i) * a.ld + l]) : (vec){0};
             }
-            store_transposed(block_at(dst, l, j), x);
+            store_transposed(block_at(c->pairs.keys, l, j), x);
         }
     }
 }
