@@ -186,3 +186,26 @@ def test_large_scratch_is_used_again(threads):
     with ThreadPoolExecutor(3) as callers:
         for n, found in zip(lengths * 3, callers.map(gradients, lengths * 3), strict=True):
             assert_same(found, expected[n])
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("n", [13, 130])
+def test_rows_past_the_last_one_of_wide_states(isa, poison, name, n):
+    """Column tiles read copies of a chunk's rows, in blocks of rows of which some do not exist."""
+    isa(name)
+    rng = np.random.default_rng(n)
+    q, k = rng.standard_normal((2, n, 512), np.float32)
+    v, g = rng.standard_normal((2, n, 33), np.float32)
+    gates = -rng.exponential(0.1, n).astype("f4")
+    calls = [
+        lambda: linattn.causal_backward(q, k, v, g),
+        lambda: linattn.causal_backward(v, g, q, k),
+        lambda: linattn.gated_backward(q, k, v, gates, g),
+        lambda: linattn.gated_backward(v, g, q, gates, k),
+    ]
+    poison(0)
+    expected = [flat(call()) for call in calls]
+    for byte in BYTES:
+        poison(byte)
+        for call, clean in zip(calls, expected, strict=True):
+            assert_same(flat(call()), clean)

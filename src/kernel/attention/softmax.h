@@ -221,7 +221,7 @@ strip_values(const struct softmax_scratch *r, ptrdiff_t first, const vec *fade,
     tile(acc, MR, nr, (struct block){r->p, LA_BLOCK}, 0, (struct block){v, lds}, full);
     if (diagonal) {
         tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK}, 0,
-                      (struct block){v + full * lds, lds}, 0, 0);
+                      (struct block){v + full * lds, lds}, 0, 0, LA_FLOAT_PRODUCTS);
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {

@@ -9,12 +9,14 @@
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
+#include "../tiles/own_rows.h"
 #include "../tiles/runs.h"
 #include "../tiles/stages.h"
 #include "../tiles/token_blocks.h"
 
 struct causal_scratch {
     ptrdiff_t rows; /* tokens per chunk */
+    struct own own;
     struct block a, b, v, dots, o;
     struct block zs; /* of blocks: z, the same for all rows */
     struct pairs pairs;
@@ -28,9 +30,11 @@ static struct causal_scratch
 causal_carve(const struct la_head *h, struct arena *arena)
 {
     struct causal_scratch r = {.rows = head_rows(h)};
-    r.a = take_block(arena, r.rows, h->d);
-    r.b = take_block(arena, r.rows, h->d);
-    r.v = take_block(arena, r.rows, h->m);
+    r.own.rows = !h->normalize && h->block == 0 && are_own_rows(h);
+    r.own.values = are_operands(h, &h->v);
+    r.a = take_rows_as(r.own.rows, h, arena, r.rows, h->d);
+    r.b = take_rows_as(r.own.rows, h, arena, r.rows, h->d);
+    r.v = take_rows_as(r.own.values, h, arena, r.rows, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.state = take_runs(h, arena, r.rows);
@@ -43,6 +47,9 @@ causal_carve(const struct la_head *h, struct arena *arena)
     if (r.pairs.by != LA_FLOAT_PRODUCTS) {
         r.seen = take_row(arena, h->d);
     }
+    if (r.own.rows) {
+        r.pairs.a = r.a;
+    }
     return r;
 }
 
@@ -53,7 +60,7 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
 {
     const struct la_array q = shifted(&h->q, g * h->q.step);
     const struct la_array o = shifted(&h->o, g * h->o.step);
-    load_mapped(r->a, &q, t, h->d, h->map);
+    load_readers_as(r->own, h, &q, t, r->a);
     look_ahead(&o, t, h->m);
     if (c->dots.x != NULL) {
         scores(c);
@@ -85,7 +92,7 @@ causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sw
         const int all = i + r->rows < end ? LA_READ | LA_WRITE : what;
         place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
-        load_keys(h, t, r->b, r->v);
+        load_keys_as(r->own, h, t, r->b, r->v);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
                 return -1;
@@ -118,7 +125,7 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
         }
         t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
         c->rows = t.rows;
-        load_keys(h, t, r->b, r->v);
+        load_keys_as(r->own, h, t, r->b, r->v);
         sweep(c, LA_WRITE);
         if (h->normalize) {
             add_rows(r->z, r->z_lost, r->b, c->rows);
@@ -151,7 +158,8 @@ causal_head_start(const struct la_head *h, const struct causal_scratch *r,
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        load_keys(h, span(i, r->rows, i + r->rows, h->n, c.ahead), r->b, r->v);
+        load_keys_as(r->own, h, span(i, r->rows, i + r->rows, h->n, c.ahead), r->b,
+                     r->v);
         place_in_run(&c, h, &r->state, i, i + r->rows);
         c.s = c.ends ? c.s : NULL;
         sweep(&c, LA_WRITE);
@@ -177,6 +185,7 @@ causal_sweep(const struct la_head *h, const struct causal_scratch *r,
         .s = r->state.base, /* of blocks; runs place it */
         .ahead = ahead,
         .pairs = r->pairs,
+        .own = r->own,
         .scored = 1,
         .held = r->held,
     };
@@ -264,7 +273,8 @@ prepare_causal(const struct la_head *h, const struct causal_record *first)
                       .b = r.b,
                       .v = r.v,
                       .ahead = &ahead,
-                      .pairs = r.pairs};
+                      .pairs = r.pairs,
+                      .own = r.own};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
         T *const sum = field_before(h->chunks, first->s, i + 1);
@@ -275,7 +285,7 @@ prepare_causal(const struct la_head *h, const struct causal_record *first)
             }
             const struct span some = span(t.first + j, r.rows, t.first + j + r.rows,
                                           t.first + t.rows, &ahead);
-            load_keys(h, some, r.b, r.v);
+            load_keys_as(r.own, h, some, r.b, r.v);
             c.rows = some.rows;
             sum_chunk(&c, sum, j == 0);
             if (h->normalize) {

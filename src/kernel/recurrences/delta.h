@@ -14,8 +14,7 @@
 #ifndef LA_DELTA_H
 #define LA_DELTA_H
 
-#include "../tiles/own_pairs.h"
-#include "../tiles/recurrence.h"
+#include "../tiles/own_rows.h"
 #include "../tiles/token_blocks.h"
 #include "../tiles/triangle.h"
 
@@ -105,7 +104,6 @@ struct delta_chunk {
      * which `far` holds them; or NULL. */
     const T *start, *end;
     struct block far;
-    int own; /* whether rows of B and A are in pairs at read.pairs.a (own_pairs.h) */
 };
 
 /* y (MR, nr) o the factors of its rows. */
@@ -220,13 +218,8 @@ delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
 static void
 delta_columns(const struct delta_chunk *c)
 {
-    if (c->own) {
-        zip_operands(&c->write);
-    }
-    else {
-        pair_operands(&c->read, LA_READ);
-        pair_operands(&c->write, LA_WRITE);
-    }
+    pair_operands(&c->read, LA_READ);
+    pair_operands(&c->write, LA_WRITE);
     if (c->given.x != NULL) {
         LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
     }
@@ -267,10 +260,12 @@ delta_carve(const struct la_head *h, struct arena *arena)
 static void
 take_own_pairs(const struct la_head *h, struct delta_chunk *c, struct block ba)
 {
-    c->own = h->block == 0 && c->p.x != NULL && !la_is_given(&h->erase) &&
-             are_pairs(h, &h->k) && are_pairs(h, &h->q);
-    if (c->own) {
-        c->read.pairs.a = c->write.pairs.a = ba;
+    const int own =
+        h->block == 0 && c->p.x != NULL && !la_is_given(&h->erase) && are_own_rows(h);
+    if (own) {
+        c->read.own.rows = c->write.own.rows = 1;
+        c->read.pairs.a = ba;
+        c->write.scored = 1;
     }
 }
 
@@ -279,12 +274,16 @@ static void
 load_own_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
               struct span t)
 {
-    struct sweep x = {.rows = c->rows, .K = h->d, .dots = l, .pairs = c->read.pairs};
-    const struct block b = x.pairs.a, a = block_at(b, c->rows, 0);
-    load_own_pairs(b, &h->k, t, c->keys, h->d, x.pairs.by);
+    struct sweep x = {.rows = c->rows,
+                      .K = h->d,
+                      .b = c->read.pairs.a,
+                      .dots = l,
+                      .pairs = c->read.pairs,
+                      .own = c->read.own};
+    const struct block a = block_at(x.b, c->rows, 0);
+    load_own_pairs(x.b, &h->k, t, c->keys, h->d, x.pairs.by);
     load_own_pairs(a, &h->q, t, t.rows, h->d, x.pairs.by);
-    transpose_own_keys(&x);
-    scores_of_pairs(&x);
+    scores(&x);
     x.pairs.a = a;
     x.dots = c->p;
     scores_of_pairs(&x);
@@ -300,7 +299,7 @@ load_delta(const struct la_head *h, const struct delta_scratch *r,
     c->keys = keys_left(h, t);
     c->v = values(h, t, r->v);
     load_beta(h, t, &r->beta);
-    if (c->own) {
+    if (c->read.own.rows) {
         load_own_rows(h, c, r->l, t);
         return;
     }

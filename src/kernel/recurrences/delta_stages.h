@@ -55,6 +55,7 @@ delta_panel(const struct la_head *h, const struct delta_record *x, struct span t
     c.read.rows = rows;
     c.read.a = x->ea;
     take_record_rows(h, x, &c, block_at(r->far, 0, p.col));
+    c.write.scored = 0; /* by another thread */
     if (dplr) {
         c.given = c.write.v;
     }
@@ -131,15 +132,12 @@ carry_delta(const struct la_head *h, const struct delta_record *first,
         c.read.ahead = c.write.ahead = &ahead;
         la_fetch_anew(&ahead);
         if (i + 1 < h->chunks->count) {
-            fetch_panel(h, &next, p, c.own, &ahead);
+            fetch_panel(h, &next, p, c.read.own.rows, &ahead);
         }
         if (x.keeps && i + 1 < h->chunks->count) {
             const struct block s = {field_before(h->chunks, first->s, i + 2) + p.at,
                                     p.width};
             fetch_to_write(s, h->d, p.width);
-        }
-        if (c.own && by_amx(c.write.pairs.by)) { /* a single thread has them */
-            transpose_own_keys(&c.write);
         }
         if (x.rule != LA_DELTA) {
             decay_panel(&x.decays, &c.write, x.rule == LA_DPLR);
@@ -172,10 +170,10 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
         c.o = c.read.o = block_at(r->o, 0, p.col);
         c.read.a = block_at(x->ea, c.rows, 0);
         c.read.ahead = ahead;
-        if (c.own) {
+        if (c.read.own.rows) {
             c.read.pairs.a = c.read.a;
         }
-        else if (i == 0) { /* A is the same for all panels */
+        if (i == 0) { /* A is the same for all panels */
             pair_operands(&c.read, LA_READ);
         }
         if (x->rule == LA_DPLR) {

@@ -21,22 +21,34 @@
 
 struct gated_scratch {
     ptrdiff_t rows; /* largest number of tokens per chunk */
+    struct own own; /* rows: with one decay per token */
     struct block a, b, v, dots, o;
     struct pairs pairs;
     const T **held;
     struct decay decay;
     T *s, *lost, *scale;
-    T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
+    T *bonus, *own_scores; /* u, (d), or NULL; scores of own keys, (rows) */
     struct writes writes;
 };
+
+/* Decays of channels, and a bonus, need rows as floats. */
+static struct own
+gated_own(const struct la_head *h)
+{
+    return (struct own){
+        .rows = !h->g.has_channels && !la_is_given(&h->bonus) && h->block == 0 &&
+                are_own_rows(h),
+        .values = !la_is_given(&h->strength) && are_operands(h, &h->v),
+    };
+}
 
 static struct gated_scratch
 gated_carve(const struct la_head *h, struct arena *arena)
 {
-    struct gated_scratch r = {.rows = head_rows(h)};
-    r.a = take_block(arena, r.rows, h->d);
-    r.b = take_block(arena, r.rows, h->d);
-    r.v = take_block(arena, r.rows, h->m);
+    struct gated_scratch r = {.rows = head_rows(h), .own = gated_own(h)};
+    r.a = take_rows_as(r.own.rows, h, arena, r.rows, h->d);
+    r.b = take_rows_as(r.own.rows, h, arena, r.rows, h->d);
+    r.v = take_rows_as(r.own.values, h, arena, r.rows, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
@@ -47,45 +59,66 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.held = take_held(h, arena, h->m);
     if (la_is_given(&h->bonus)) {
         r.bonus = take_row(arena, h->d);
-        r.own = take_row(arena, r.rows);
+        r.own_scores = take_row(arena, r.rows);
     }
     r.writes = take_writes(h, arena, r.rows, 0);
     return r;
 }
 
-/* X; then A, scaled for the product with the state. */
+/* Sets up how a sweep takes the rows of a chunk. */
+INLINE void
+take_gated_rows(const struct gated_scratch *r, const struct decay *decay,
+                struct sweep *c)
+{
+    c->own = r->own;
+    if (r->own.rows) {
+        c->from_start = start_of(decay, 0);
+        c->to_end = decay->end;
+    }
+}
+
+/* X; then A, scaled for the product with the state, unless sweeps do that. */
 static void
 gated_queries(const struct la_head *h, const struct gated_scratch *r,
               struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
-    const struct sweep c = {.rows = rows,
-                            .K = h->d,
-                            .a = r->a,
-                            .b = r->b,
-                            .dots = r->dots,
-                            .ahead = ahead,
-                            .pairs = r->pairs};
+    struct sweep c = {.rows = rows,
+                      .K = h->d,
+                      .a = r->a,
+                      .b = r->b,
+                      .dots = r->dots,
+                      .ahead = ahead,
+                      .pairs = r->pairs,
+                      .own = r->own};
+    if (r->own.rows) {
+        c.pairs.a = r->a;
+        scores(&c);
+        decay_triangle(&r->decay, r->dots, rows, 0);
+        return;
+    }
     if (la_is_given(&h->bonus)) {
-        own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
+        own_scores(r->own_scores, r->bonus, r->a, r->b, rows, h->d);
     }
     readers_meet(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
     writers_meet(&r->decay, r->b, r->b, tokens, h->d);
     scores(&c);
     decay_triangle(&r->decay, r->dots, rows, la_is_given(&h->bonus));
     if (la_is_given(&h->bonus)) {
-        set_diagonal(r->dots, r->own, rows);
+        set_diagonal(r->dots, r->own_scores, rows);
     }
     from_start(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
 }
 
-/* X; then A and B, scaled for the products with the states. */
+/* X; then A and B, scaled for the products with the states, unless sweeps do that. */
 static void
 gated_triangle(const struct la_head *h, const struct gated_scratch *r,
                struct la_fetch *ahead, ptrdiff_t tokens)
 {
     gated_queries(h, r, ahead, tokens);
-    to_end(&r->decay, r->b, r->b, tokens, h->d);
+    if (!r->own.rows) {
+        to_end(&r->decay, r->b, r->b, tokens, h->d);
+    }
 }
 
 /* Loads the keys, values and decays of the chunk that begins with the tokens t, by a
@@ -100,7 +133,7 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
     c->rows = t.rows = decays(h, t, &r->decay);
     c->fades = exact && keeps_nothing(&r->decay);
     t.next = t.first + t.rows;
-    load_writes(h, &r->writes, t, r->b, r->v);
+    load_writes(h, &r->writes, r->own, t, r->b, r->v);
     return t;
 }
 
@@ -111,14 +144,17 @@ gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct 
                  ptrdiff_t i)
 {
     c.held = NULL;
+    c.scored = 0;
     for (; i < head_start_end(h); i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }
         struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c.ahead);
         t = load_gated_chunk(h, r, &c, t, load_writers_decays);
-        writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
-        to_end(&r->decay, r->b, r->b, t.rows, h->d);
+        if (!r->own.rows) {
+            writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
+            to_end(&r->decay, r->b, r->b, t.rows, h->d);
+        }
         sweep_decayed(&r->decay, &c, LA_WRITE, 0);
     }
     return i;
@@ -135,7 +171,7 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
         }
         struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c->ahead);
         t = load_gated_chunk(h, r, c, t, load_decays);
-        load_mapped(r->a, &h->q, t, h->d, h->map);
+        load_readers_as(r->own, h, &h->q, t, r->a);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, r, c->ahead, t.rows);
         sweep_decayed(&r->decay, c, LA_READ | LA_WRITE, la_is_given(&h->bonus));
@@ -186,9 +222,11 @@ run_gated(const struct la_head *h)
         .change = r.decay.change,
         .ahead = slice_fetch(h, &own),
         .pairs = r.pairs,
+        .scored = r.own.rows,
         .held = r.held,
     };
     ptrdiff_t i = slice_begin(h);
+    take_gated_rows(&r, &r.decay, &c);
     compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
     if (i == 0) {
         begin_state(h, r.s, c.lost);
@@ -223,10 +261,11 @@ static struct gated_chunk
 take_gated_chunk(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t rows = head_rows(h);
+    const struct own own = gated_own(h);
     struct gated_chunk x;
     x.s = take_state(arena, h->d, h->m);
-    x.b = take_block(arena, rows, h->d);
-    x.v = take_block(arena, rows, h->m);
+    x.b = take_rows_as(own.rows, h, arena, rows, h->d);
+    x.v = take_rows_as(own.values, h, arena, rows, h->m);
     x.decays = take_decay_chunk(h, arena, rows);
     return x;
 }
@@ -271,10 +310,16 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct gated_chunk x = gated_chunk(h->chunks, first, i);
         const struct decay *decay = &x.decays.decay;
         const struct span t = tokens_of(&x.decays, &ahead);
-        load_writes(h, &r.writes, t, x.b, x.v);
+        load_writes(h, &r.writes, r.own, t, x.b, x.v);
         prepare_decays(h, &first->decays, &x.decays, i);
-        writers_meet(decay, r.b, x.b, t.rows, h->d);
-        to_end(decay, r.b, r.b, t.rows, h->d);
+        take_gated_rows(&r, decay, &c);
+        if (r.own.rows) {
+            c.b = x.b;
+        }
+        else {
+            writers_meet(decay, r.b, x.b, t.rows, h->d);
+            to_end(decay, r.b, r.b, t.rows, h->d);
+        }
         c.rows = t.rows;
         c.v = x.v;
         sum_chunk(&c, field_before(h->chunks, first->s, i + 1), 1);
@@ -336,7 +381,8 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         c.rows = t.rows;
         c.v = x.v;
         c.s = x.s;
-        load_mapped(r.a, &h->q, t, h->d, h->map);
+        take_gated_rows(&r, &r.decay, &c);
+        load_readers_as(r.own, h, &h->q, t, r.a);
         look_ahead(&h->o, t, h->m);
         gated_queries(h, &r, &ahead, t.rows);
         sweep(&c, LA_READ);

@@ -9,7 +9,7 @@
 #ifndef LA_WRITES_H
 #define LA_WRITES_H
 
-#include "../tiles/recurrence.h"
+#include "../tiles/own_rows.h"
 
 struct writes {
     T *strength;               /* w, (rows), or NULL */
@@ -49,10 +49,10 @@ load_skip(const struct la_head *h, const struct writes *r)
 
 /* b = phi(k) and v = w v of the tokens t, and 0 where no key exists. */
 static void
-load_writes(const struct la_head *h, const struct writes *r, struct span t,
-            struct block b, struct block v)
+load_writes(const struct la_head *h, const struct writes *r, struct own own,
+            struct span t, struct block b, struct block v)
 {
-    load_keys(h, t, b, v);
+    load_keys_as(own, h, t, b, v);
     if (r->strength != NULL) {
         t.rows = keys_left(h, t);
         load_token_row(r->strength, &h->strength, t);

@@ -52,13 +52,13 @@ without_subnormals(vec x)
 INLINE vec
 low_of_pairs(vec x)
 {
-    return without_subnormals((vec)((ivec)x << 16));
+    return without_subnormals(half_of_pairs(x, 0));
 }
 
 INLINE vec
 high_of_pairs(vec x)
 {
-    return without_subnormals((vec)((ivec)x & ((ivec){0} - 0x10000)));
+    return without_subnormals(half_of_pairs(x, 1));
 }
 
 /* VL numbers of a sum += a row of pairs and VL columns of pairs. */

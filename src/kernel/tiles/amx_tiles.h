@@ -172,9 +172,7 @@ amx_make_pairs(struct amx_sweep *c, ptrdiff_t at, T *finite, ptrdiff_t width, in
     const enum la_products by = of->pairs.by;
     if (what & LA_WRITE || of->dots.x != NULL) {
         const ptrdiff_t lanes = padded_lanes(of->rows, by);
-        const int odd =
-            pair_rows(c->values, block_at(of->v, 0, c->col), of->rows, width, by);
-        clear_rows(c->values, lanes_of(of->rows, by), lanes);
+        const int odd = pair_values(c->values, of, c->col, width);
         if (odd && what & LA_READ && of->dots.x != NULL) {
             c->finite = finite_pairs(finite, c->values, lanes, width);
         }

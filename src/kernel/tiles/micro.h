@@ -8,6 +8,7 @@
 #define LA_MICRO_H
 
 #include "amx.h"
+#include "own_pairs.h"
 #include "chunk.h"
 #include "../vectors/fetch.h"
 
@@ -35,8 +36,11 @@ struct sweep {
     int begins, ends;       /* whether the chunk is the first or last of its run */
     ptrdiff_t first, end; /* the rows of S of this part; `first` is a multiple of MR */
     int upper;            /* X keeps j >= i instead of j <= i */
-    struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
-    struct pairs pairs;     /* all zeros: products of floats */
+    struct la_fetch *ahead;       /* prefetch queue that each tile advances, or NULL */
+    struct pairs pairs;           /* all zeros: products of floats */
+    struct own own;               /* which of A, B and V are in pairs (own_pairs.h) */
+    const T *from_start, *to_end; /* if A and B are: factors of their rows where they
+                                     meet S, not each other (decay.h); or NULL */
     int scored;     /* scores made the pairs of A and B, which have not changed since */
     const T **held; /* with AMX, by column tile: the state whose pairs are at pairs.s,
                        where sweeps alone change it; or NULL */
@@ -56,6 +60,20 @@ pair_rows_of_a(const struct sweep *c)
     const enum la_products by = c->pairs.by;
     const ptrdiff_t width = by_amx(by) ? 2 * padded_lanes(c->K, by) : 2 * c->pairs.a.ld;
     pair_columns(c->pairs.a, c->a, round_up(c->rows, MR), c->K, width, by);
+}
+
+/* Makes the pairs of columns [col, col + cols) of V, and zeros as far as tiles read.
+ * Returns whether a number may not be finite. */
+INLINE int
+pair_values(struct block dst, const struct sweep *c, ptrdiff_t col, ptrdiff_t cols)
+{
+    const enum la_products by = c->pairs.by;
+    const ptrdiff_t lanes = lanes_of(c->rows, by);
+    clear_rows(dst, lanes,
+               by_amx(by) ? padded_lanes(c->rows, by) : round_up(lanes, MR / 2));
+    return c->own.values
+               ? zip_rows(dst, block_at(c->v, 0, col / 2), c->rows, cols, NULL, by)
+               : pair_rows(dst, block_at(c->v, 0, col), c->rows, cols, by);
 }
 
 /* c (rows, nr) += column l of A times row l of B. */
@@ -100,13 +118,23 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int transp
     tile_by(c, rows, nr, a, transposed, b, k, LA_FLOAT_PRODUCTS);
 }
 
+/* Columns [j, j + VL) of row t of V, as it is or in pairs of rows. */
+INLINE vec
+value_at(struct block v, ptrdiff_t t, ptrdiff_t j, const enum la_products by)
+{
+    return by == LA_FLOAT_PRODUCTS
+               ? vload(&v.x[t * v.ld + j])
+               : half_of_pairs(vload(&v.x[t / 2 * v.ld + j]), t % 2);
+}
+
 /* c (rows, nr) += X V, where x is a diagonal block of the triangle X or, if
  * `transposed`, of X^T: row i takes rows t <= i of V or, if `upper`, t >= i, without i
  * itself if `strict`.  Others are skipped, not multiplied by zero: the value may be a
- * NaN. */
+ * NaN.  X is of floats, V also in pairs. */
 INLINE void
 tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x,
-              const int transposed, struct block v, const int upper, int strict)
+              const int transposed, struct block v, const int upper, int strict,
+              const enum la_products by)
 {
     LA_EACH(t, rows) {
         LA_EACH(i, rows) {
@@ -115,7 +143,7 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x,
             }
             const T *p = transposed ? &x.x[t * x.ld + i] : &x.x[i * x.ld + t];
             LA_EACH(j, nr) {
-                const vec y = vload(&v.x[t * v.ld + j * VL]);
+                const vec y = value_at(v, t, j * VL, by);
                 c[i][j] = vfma(vset1(*p), y, c[i][j]);
             }
         }
@@ -123,39 +151,39 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x,
 }
 
 /* c += rows [i, i + rows) of X V, as far as lanes [from, to) and the diagonal block
- * hold them; `values` holds V, in pairs or as it is. */
+ * hold them. */
 INLINE void
 tile_rows_of_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
-                      const int nr, struct block v, struct block values, ptrdiff_t from,
-                      ptrdiff_t to, const enum la_products by)
+                      const int nr, struct block values, ptrdiff_t from, ptrdiff_t to,
+                      const enum la_products by)
 {
     const ptrdiff_t next = i + rows;
-    const struct block x = block_at(s->dots, i, i), here = block_at(v, i, 0);
+    const struct block x = block_at(s->dots, i, i);
+    const struct block here = block_at(values, lanes_of(i, by), 0);
     const struct block far = by == LA_FLOAT_PRODUCTS ? s->dots : s->pairs.dots;
     if (s->upper) {
         const ptrdiff_t first = lanes_of(next, by);
-        tile_diagonal(c, rows, nr, x, 0, here, 1, 0);
+        tile_diagonal(c, rows, nr, x, 0, here, 1, 0, by);
         tile_by(c, rows, nr, block_at(far, i, first), 0, block_at(values, first, 0),
                 to - first, by);
     }
     else {
         tile_by(c, rows, nr, block_at(far, i, from), 0, block_at(values, from, 0),
                 lanes_of(i, by) - from, by);
-        tile_diagonal(c, rows, nr, x, 0, here, 0, 0);
+        tile_diagonal(c, rows, nr, x, 0, here, 0, 0, by);
     }
 }
 
-/* The same.  The diagonal block takes floats, since a pair may hold a token that its
- * row must not see; with pairs it is always MR rows, so that the shape of a tile
- * changes no bit. */
+/* The same.  The diagonal block takes scores as floats, since a pair may hold that of a
+ * token that its row must not see; with pairs it is always MR rows, so that the shape
+ * of a tile changes no bit. */
 INLINE void
 tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
-              const int nr, struct block v, struct block values,
-              const enum la_products by)
+              const int nr, struct block values, const enum la_products by)
 {
     const int some = by == LA_FLOAT_PRODUCTS ? rows : MR;
     LA_EACH(r, rows / some) {
-        tile_rows_of_triangle(c + r * some, s, i + r * some, some, nr, v, values, 0,
+        tile_rows_of_triangle(c + r * some, s, i + r * some, some, nr, values, 0,
                               lanes_of(s->rows, by), by);
     }
 }
@@ -210,7 +238,7 @@ read_tile(const struct sweep *c, ptrdiff_t col, struct block s, struct block val
     la_fetch_some(c->ahead);
     begin_tile(c, col, k, acc, rows, nr);
     if (k == 0 && c->dots.x != NULL) {
-        tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col), values, by);
+        tile_triangle(acc, c, i, rows, nr, values, by);
     }
     tile_by(acc, rows, nr, block_at(a, i, lanes_of(k, by)), 0, s, lanes_of(kc, by), by);
     store_tile(c, col, i, acc, k > 0, rows, nr);

@@ -1,84 +1,20 @@
-/* own_pairs.h: rows of bfloat16 numbers that no map changes, as the pairs of products
- * (pairs.h).
+/* own_pairs.h: rows of bfloat16 numbers as they are in memory, made into what products
+ * take (pairs.h).
  *
- * Rows of adjacent numbers are copied, not converted.  The product of two such numbers
- * is a float, unless it overflows or vanishes, so that only sums are rounded. */
+ * Such a row is one of pairs along columns: it is copied, not converted.  The product
+ * of two of its numbers is a float, unless it overflows or vanishes, so that only sums
+ * are rounded. */
 #ifndef LA_OWN_PAIRS_H
 #define LA_OWN_PAIRS_H
 
-#include "mapped.h"
-#include "scores.h"
+#include "pair_transpose.h"
 
-/* Whether products take the numbers of phi(x) as they are. */
-INLINE int
-are_pairs(const struct la_head *h, const struct la_array *x)
-{
-    return LA_HAS_HALVES && h->products != LA_FLOAT_PRODUCTS &&
-           h->map == LA_MAP_identity && x->type == LA_BFLOAT;
-}
+/* Which operands of a sweep (micro.h) are such rows: those of both A and B; of V. */
+struct own {
+    int rows, values;
+};
 
-/* A block of rows of `cols` numbers, or of their pairs. */
-INLINE struct block
-take_own_block(const struct la_head *h, struct arena *arena, ptrdiff_t rows,
-               ptrdiff_t cols)
-{
-    return take_block(arena, rows, wider_of(cols, padded_lanes(cols, h->products)));
-}
-
-/* Lanes [l, l + VL) of a row of `cols` adjacent numbers; zeros past them. */
-INLINE vec
-own_pairs(const char *row, ptrdiff_t l, ptrdiff_t cols)
-{
-    const ptrdiff_t size = cols * (ptrdiff_t)sizeof(uint16_t),
-                    at = l * (ptrdiff_t)sizeof(T);
-    vec x = {0};
-    if (at + LA_VBYTES <= size) {
-        return vload_any(row + at);
-    }
-    if (at < size) {
-        memcpy(&x, row + at, (size_t)(size - at));
-    }
-    return x;
-}
-
-/* Rows [first, first + rows) of x, which is not by rows; rows <= VL. */
-INLINE void
-load_own_pairs_across(struct block dst, const struct la_array *x, ptrdiff_t first,
-                      ptrdiff_t rows, ptrdiff_t cols, enum la_products by)
-{
-    for (ptrdiff_t l = 0; l < padded_lanes(cols, by); l += VL) {
-        _Alignas(LA_ALIGN) T room[2 * VL * VL];
-        const struct block copy = {room, 2 * VL};
-        const struct la_array part = shifted(x, 2 * l * x->cs);
-        const ptrdiff_t left = cols - 2 * l, some = left < 2 * VL ? left : 2 * VL;
-        if (some > 0) {
-            load_across(copy, &part, rows_from(first, rows), some);
-        }
-        pair_columns(block_at(dst, 0, l), copy, rows, some, 2 * VL, by);
-    }
-}
-
-/* dst = rows t of x in pairs, of which `count` exist, and zeros up to a multiple of MR
- * rows. */
-static void
-load_own_pairs(struct block dst, const struct la_array *x, struct span t,
-               ptrdiff_t count, ptrdiff_t cols, enum la_products by)
-{
-    const ptrdiff_t lanes = padded_lanes(cols, by);
-    look_ahead(x, (struct span){t.first, count, t.next, t.ahead}, cols);
-    for (ptrdiff_t i = 0; by_rows(x) && i < count; i++) {
-        const char *row = x->data + (t.first + i) * x->rs;
-        for (ptrdiff_t l = 0; l < lanes; l += VL) {
-            vstore(&dst.x[i * dst.ld + l], own_pairs(row, l, cols));
-        }
-    }
-    for (ptrdiff_t i = 0; !by_rows(x) && i < count; i += VL) {
-        const ptrdiff_t rows = count - i < VL ? count - i : VL;
-        load_own_pairs_across(block_at(dst, i, 0), x, t.first + i, rows, cols, by);
-    }
-    clear_rows(dst, count, round_up(t.rows, MR));
-}
-
+#if LA_HAS_HALVES
 /* Numbers of the same columns of two rows in pairs, side by side. */
 INLINE void
 zip_words(vec *low, vec *high, vec x, vec y)
@@ -103,51 +39,115 @@ zip_words(vec *low, vec *high, vec x, vec y)
 #endif
 }
 
-/* pair_rows of a block, from its rows in pairs. */
-static void
-zip_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols)
+/* Pairs whose numbers are multiplied by two factors. */
+INLINE vec
+scaled_pairs(vec x, vec first, vec second, const enum la_products by)
 {
+    const vec low = half_of_pairs(x, 0) * first, high = half_of_pairs(x, 1) * second;
+#if defined(__AVX512F__)
+    if (by == LA_NATIVE_PRODUCTS) {
+        return native_pair_of(low, high);
+    }
+#endif
+    (void)by;
+    return pair_of(low, high);
+}
+
+/* Both below return whether a number that the processor converted is not finite. */
+INLINE int
+scale_own_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
+                  const T *factor, const enum la_products by)
+{
+    ivec most = {0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec x = vset1(factor[i]);
+        for (ptrdiff_t l = 0; l < lanes; l += VL) {
+            const vec pairs = scaled_pairs(vload(&src.x[i * src.ld + l]), x, x, by);
+            note_sizes(&most, pairs, by);
+            vstore(&dst.x[i * dst.ld + l], pairs);
+        }
+    }
+    return reaches_infinity(most);
+}
+
+INLINE int
+zip_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+            const T *factor, const enum la_products by)
+{
+    ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i += 2) {
         const T *x = &src.x[i * src.ld], *y = x + src.ld;
-        T *to = &dst.x[i / 2 * dst.ld];
+        const vec first = vset1(factor != NULL ? factor[i] : 0);
+        const vec second = vset1(factor != NULL && i + 1 < rows ? factor[i + 1] : 0);
         for (ptrdiff_t j = 0; j < cols; j += 2 * VL) {
-            vec low, high;
-            zip_words(&low, &high, vload(&x[j / 2]), vload(&y[j / 2]));
-            vstore(&to[j], low);
-            if (j + VL < cols) {
-                vstore(&to[j + VL], high);
+            vec both[2];
+            zip_words(&both[0], &both[1], vload(&x[j / 2]), vload(&y[j / 2]));
+            for (ptrdiff_t t = 0; t < 2 && j + t * VL < cols; t++) {
+                if (factor != NULL) {
+                    both[t] = scaled_pairs(both[t], first, second, by);
+                }
+                note_sizes(&most, both[t], by);
+                vstore(&dst.x[i / 2 * dst.ld + j + t * VL], both[t]);
             }
         }
     }
+    return reaches_infinity(most);
 }
 
-/* Makes the pairs of rows of B for a write, from those along columns, of the sweep's
- * first rows; with AMX, from these transposed. */
+/* dst = rows of src, each times its factor, and zeros up to a multiple of MR rows. */
 static void
-zip_operands(const struct sweep *c)
+scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
+               const T *factor, enum la_products by)
 {
-    if (by_amx(c->pairs.by)) {
-        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, c->pairs.by);
-    }
-    else {
-        zip_rows(c->pairs.b, c->pairs.a, c->rows, round_up(c->K, VL));
-    }
+    LA_CONVERT(scale_own_rows_by, by, dst, src, rows, lanes, factor);
+    clear_rows(dst, rows, round_up(rows, MR));
 }
 
-/* pair_transposed of B, from the pairs along columns. */
-static void
-transpose_own_keys(const struct sweep *c)
+/* pair_rows of a block, each row times its factor, if given, from its own rows, which
+ * end with zeros up to a multiple of MR rows.  Returns whether a number may not be
+ * finite. */
+static int
+zip_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+         const T *factor, enum la_products by)
 {
-    const struct block a = c->pairs.a;
-    for (ptrdiff_t j = 0; j < c->rows; j += VL) {
-        for (ptrdiff_t l = 0; l < padded_lanes(c->K, c->pairs.by); l += VL) {
+    return LA_CONVERT(zip_rows_by, by, dst, src, rows, cols, factor);
+}
+
+/* pair_transposed of a block, from its own rows. */
+static void
+transpose_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes)
+{
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        for (ptrdiff_t l = 0; l < lanes; l += VL) {
             vec x[VL];
             LA_EACH(i, VL) {
-                x[i] = j + i < c->rows ? vload(&a.x[(j + i) * a.ld + l]) : (vec){0};
+                x[i] = j + i < rows ? vload(&src.x[(j + i) * src.ld + l]) : (vec){0};
             }
-            store_transposed(block_at(c->pairs.keys, l, j), x);
+            store_transposed(block_at(dst, l, j), x);
         }
     }
 }
+#else
+static void
+scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
+               const T *factor, enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)lanes, (void)factor, (void)by;
+}
+
+static int
+zip_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+         const T *factor, enum la_products by)
+{
+    (void)dst, (void)src, (void)rows, (void)cols, (void)factor, (void)by;
+    return 0;
+}
+
+static void
+transpose_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes)
+{
+    (void)dst, (void)src, (void)rows, (void)lanes;
+}
+#endif
 
 #endif

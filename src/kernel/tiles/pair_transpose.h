@@ -76,9 +76,9 @@ pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff
     LA_CONVERT(pair_rows_transposed_by, by, dst, src, rows, cols, lanes);
 }
 
-/* Words 2 t of x and y, one after the other, and words 2 t + 1. */
+/* The first and second numbers of the pairs x, y, each in pairs. */
 INLINE void
-split_words(T *even, T *odd, vec x, vec y)
+split_pairs(vec *first, vec *second, vec x, vec y)
 {
 #if defined(__AVX512F__)
     typedef uint16_t words __attribute__((vector_size(64)));
@@ -86,8 +86,8 @@ split_words(T *even, T *odd, vec x, vec y)
                          22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42,
                          44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
     const __m512i a = (__m512i)x, b = (__m512i)y;
-    _mm512_store_si512(even, _mm512_permutex2var_epi16(a, (__m512i)order, b));
-    _mm512_store_si512(odd, _mm512_permutex2var_epi16(a, (__m512i)(order + 1), b));
+    *first = (vec)_mm512_permutex2var_epi16(a, (__m512i)order, b);
+    *second = (vec)_mm512_permutex2var_epi16(a, (__m512i)(order + 1), b);
 #else
     uint16_t from[4 * VL], to[2][2 * VL];
     memcpy(from, &x, sizeof(x));
@@ -96,26 +96,58 @@ split_words(T *even, T *odd, vec x, vec y)
         to[0][t] = from[2 * t];
         to[1][t] = from[2 * t + 1];
     }
-    memcpy(even, to[0], sizeof(to[0]));
-    memcpy(odd, to[1], sizeof(to[1]));
+    memcpy(first, to[0], sizeof(to[0]));
+    memcpy(second, to[1], sizeof(to[1]));
 #endif
 }
 
-/* pair_rows_transposed of a block of `rows` rows, from its pair_transposed. */
-static void
-split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                 enum la_products by)
+/* The same, with x and y times factors. */
+INLINE void
+split_scaled_pairs(vec *first, vec *second, vec x, vec y, vec of_x, vec of_y,
+                   const enum la_products by)
 {
-    const ptrdiff_t end = round_up(rows, VL);
-    for (ptrdiff_t l = 0; l < lanes_of(cols, by); l++) {
-        const T *p = &src.x[l * src.ld];
-        T *to = &dst.x[2 * l * dst.ld];
-        for (ptrdiff_t t = 0; t < padded_lanes(rows, by); t += VL) {
-            const vec x = 2 * t < end ? vload(&p[2 * t]) : (vec){0};
-            const vec y = 2 * t + VL < end ? vload(&p[2 * t + VL]) : (vec){0};
-            split_words(&to[t], &to[dst.ld + t], x, y);
+    *first = pairs_along(half_of_pairs(x, 0) * of_x, half_of_pairs(y, 0) * of_y, by);
+    *second = pairs_along(half_of_pairs(x, 1) * of_x, half_of_pairs(y, 1) * of_y, by);
+}
+
+INLINE int
+split_transposed_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                    ptrdiff_t lanes, const T *factor, const enum la_products by)
+{
+    ivec most = {0};
+    for (ptrdiff_t t = 0; t < lanes; t += VL) {
+        const ptrdiff_t i = 2 * t, j = i + VL;
+        const vec of_x = factor != NULL ? some_columns(factor, i, rows) : (vec){0};
+        const vec of_y = factor != NULL ? some_columns(factor, j, rows) : (vec){0};
+        for (ptrdiff_t l = 0; 2 * l < cols; l++) {
+            const T *p = &src.x[l * src.ld];
+            T *to = &dst.x[2 * l * dst.ld + t];
+            const vec x = i < rows ? vload(&p[i]) : (vec){0};
+            const vec y = j < rows ? vload(&p[j]) : (vec){0};
+            vec first, second;
+            if (factor != NULL) {
+                split_scaled_pairs(&first, &second, x, y, of_x, of_y, by);
+            }
+            else {
+                split_pairs(&first, &second, x, y);
+            }
+            note_sizes(&most, first, by);
+            note_sizes(&most, second, by);
+            vstore(to, first);
+            vstore(to + dst.ld, second);
         }
     }
+    return reaches_infinity(most);
+}
+
+/* pair_rows_transposed of a block, each row times its factor, if given, from its
+ * pair_transposed. */
+static void
+split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                 const T *factor, enum la_products by)
+{
+    const ptrdiff_t lanes = padded_lanes(rows, by);
+    LA_CONVERT(split_transposed_by, by, dst, src, rows, cols, lanes, factor);
 }
 #else
 static void
@@ -134,9 +166,9 @@ pair_rows_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff
 
 static void
 split_transposed(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
-                 enum la_products by)
+                 const T *factor, enum la_products by)
 {
-    (void)dst, (void)src, (void)rows, (void)cols, (void)by;
+    (void)dst, (void)src, (void)rows, (void)cols, (void)factor, (void)by;
 }
 #endif
 

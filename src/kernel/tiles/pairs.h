@@ -52,6 +52,18 @@ vpair(const T *p)
     return (vec)((ivec){0} + bits);
 }
 
+/* The first or, if `second`, the second numbers of pairs. */
+INLINE vec
+half_of_pairs(vec x, const int second)
+{
+#if LA_HAS_HALVES
+    return second ? (vec)((ivec)x & ((ivec){0} - 0x10000)) : (vec)((ivec)x << 16);
+#else
+    (void)second;
+    return x;
+#endif
+}
+
 /* z + x y, lane by lane. */
 INLINE vec
 vproduct(vec x, vec y, vec z, const enum la_products by)
@@ -65,9 +77,8 @@ vproduct(vec x, vec y, vec z, const enum la_products by)
     }
 #endif
     if (by != LA_FLOAT_PRODUCTS) {
-        const ivec high = (ivec){0} - 0x10000;
-        z = vfma((vec)((ivec)x & high), (vec)((ivec)y & high), z);
-        return vfma((vec)((ivec)x << 16), (vec)((ivec)y << 16), z);
+        z = vfma(half_of_pairs(x, 1), half_of_pairs(y, 1), z);
+        return vfma(half_of_pairs(x, 0), half_of_pairs(y, 0), z);
     }
 #endif
     (void)by;
@@ -200,11 +211,10 @@ pair_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
     return LA_CONVERT(pair_rows_by, by, dst, src, rows, cols);
 }
 
-/* The pairs of 2 VL columns of a row; zeros past `cols`. */
+/* The numbers of x, and after them those of y, in pairs. */
 INLINE vec
-pair_of_columns(const T *row, ptrdiff_t cols, const enum la_products by)
+pairs_along(vec x, vec y, const enum la_products by)
 {
-    const vec x = some_columns(row, 0, cols), y = some_columns(row, VL, cols);
 #if defined(__AVX512F__)
     if (by == LA_NATIVE_PRODUCTS) {
         return native_operands(x, y);
@@ -215,6 +225,13 @@ pair_of_columns(const T *row, ptrdiff_t cols, const enum la_products by)
     memcpy(&pairs, halves, sizeof(pairs));
     (void)by;
     return pairs;
+}
+
+/* The pairs of 2 VL columns of a row; zeros past `cols`. */
+INLINE vec
+pair_of_columns(const T *row, ptrdiff_t cols, const enum la_products by)
+{
+    return pairs_along(some_columns(row, 0, cols), some_columns(row, VL, cols), by);
 }
 
 /* Lane l of row i of dst: columns 2 l and 2 l + 1 of row i of src; zeros past cols, up

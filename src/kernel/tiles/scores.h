@@ -127,8 +127,14 @@ static void
 scores(const struct sweep *c)
 {
     if (LA_HAS_HALVES && c->pairs.by != LA_FLOAT_PRODUCTS) {
-        pair_rows_of_a(c);
-        pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
+        if (c->own.rows) {
+            transpose_own_rows(c->pairs.keys, c->b, c->rows,
+                               padded_lanes(c->K, c->pairs.by));
+        }
+        else {
+            pair_rows_of_a(c);
+            pair_transposed(c->pairs.keys, c->b, c->rows, c->K, c->pairs.by);
+        }
         scores_of_pairs(c);
         return;
     }

@@ -140,18 +140,13 @@ fetch_block(struct la_fetch *ahead, struct block x, ptrdiff_t rows, ptrdiff_t co
                    cols * (ptrdiff_t)sizeof(T), rows);
 }
 
-/* Prefetches rows of numbers that this thread will overwrite.  A line that was fetched
- * for reading would need a second request to be written. */
+/* Prefetches rows of numbers that this thread will overwrite. */
 INLINE void
 fetch_to_write(struct block x, ptrdiff_t rows, ptrdiff_t cols)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += LA_LINE / (ptrdiff_t)sizeof(T)) {
-#if defined(__x86_64__) /* compilers would need a flag, but all processors know it */
-            __asm__ volatile("prefetchw %0" : : "m"(x.x[i * x.ld + j]));
-#else
-            __builtin_prefetch(&x.x[i * x.ld + j], 1);
-#endif
+            la_fetch_to_write(&x.x[i * x.ld + j]);
         }
     }
 }

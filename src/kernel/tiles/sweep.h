@@ -77,8 +77,9 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr,
     if (by == LA_FLOAT_PRODUCTS && by_panels(c)) {
         values = (struct block){c->pairs.panels.v, nr * VL};
     }
-    if (what & LA_WRITE || c->dots.x != NULL) {
-        values = paired(room, values, c->rows, nr * VL, by);
+    else if (by != LA_FLOAT_PRODUCTS && (what & LA_WRITE || c->dots.x != NULL)) {
+        values = (struct block){room, nr * VL};
+        pair_values(values, c, col, nr * VL);
     }
     if (what & LA_READ) {
         read_tiles(c, col, state_read(c) + at, values, nr, by);
@@ -157,7 +158,8 @@ sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
     }
 #endif
     if (by_panels(c) && (what & LA_WRITE || c->dots.x != NULL)) {
-        copy_vectors(c->pairs.panels.v, block_at(c->v, 0, col), c->rows, nr);
+        const ptrdiff_t rows = round_up(c->rows, MR); /* up to these, zeros */
+        copy_vectors(c->pairs.panels.v, block_at(c->v, 0, col), rows, nr);
     }
     sweep_floats[nr - 1](c, col, what);
 }
@@ -261,6 +263,45 @@ pair_seen_scores(const struct sweep *c, ptrdiff_t rows)
 }
 #endif
 
+/* Makes the pairs of A and B from their own rows, unless A is there already. */
+static void
+pair_own_rows(const struct sweep *c, int what)
+{
+    const enum la_products by = c->pairs.by;
+    const ptrdiff_t lanes = padded_lanes(c->K, by);
+    if (what & LA_READ && c->from_start != NULL) {
+        scale_own_rows(c->pairs.a, c->a, c->rows, lanes, c->from_start, by);
+    }
+    if (what & LA_WRITE && by_amx(by)) {
+        if (!c->scored) {
+            transpose_own_rows(c->pairs.keys, c->b, c->rows, lanes);
+        }
+        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, c->to_end, by);
+    }
+    else if (what & LA_WRITE) {
+        zip_rows(c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->to_end, by);
+    }
+}
+
+/* Makes those of A and B from floats. */
+static void
+pair_rows_of_floats(const struct sweep *c, int what)
+{
+    const enum la_products by = c->pairs.by;
+    if (what & LA_READ && !c->scored) {
+        pair_rows_of_a(c);
+    }
+    if (what & LA_WRITE && by_amx(by) && c->scored && c->dots.x != NULL) {
+        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, NULL, by);
+    }
+    else if (what & LA_WRITE && by_amx(by)) {
+        pair_rows_transposed(c->pairs.b, c->b, c->rows, round_up(c->K, VL), by);
+    }
+    else if (what & LA_WRITE) {
+        pair_rows(c->pairs.b, c->b, c->rows, round_up(c->K, VL), by);
+    }
+}
+
 /* Makes the pairs, or panels, that all column tiles share. */
 static void
 pair_operands(const struct sweep *c, int what)
@@ -272,8 +313,11 @@ pair_operands(const struct sweep *c, int what)
         return;
     }
     const ptrdiff_t rows = round_up(c->rows, MR);
-    if (what & LA_READ && !c->scored) {
-        pair_rows_of_a(c);
+    if (c->own.rows) {
+        pair_own_rows(c, what);
+    }
+    else {
+        pair_rows_of_floats(c, what);
     }
     if (what & LA_READ && c->dots.x != NULL && by_amx(c->pairs.by)) {
         pair_seen_scores(c, rows);
@@ -281,16 +325,6 @@ pair_operands(const struct sweep *c, int what)
     else if (what & LA_READ && c->dots.x != NULL) {
         pair_columns(c->pairs.dots, c->dots, rows, c->rows, 2 * c->pairs.dots.ld,
                      c->pairs.by);
-    }
-    if (what & LA_WRITE && by_amx(c->pairs.by) && c->scored && c->dots.x != NULL) {
-        split_transposed(c->pairs.b, c->pairs.keys, c->rows, c->K, c->pairs.by);
-    }
-    else if (what & LA_WRITE && by_amx(c->pairs.by)) {
-        pair_rows_transposed(c->pairs.b, c->b, c->rows, round_up(c->K, VL),
-                             c->pairs.by);
-    }
-    else if (what & LA_WRITE) {
-        pair_rows(c->pairs.b, c->b, c->rows, round_up(c->K, VL), c->pairs.by);
     }
 }
 

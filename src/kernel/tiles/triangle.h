@@ -37,14 +37,14 @@ sees(int i, int t, int strict)
 INLINE void
 diagonal_down(vec c[][NR], const int nr, struct block x, struct block b, int strict)
 {
-    tile_diagonal(c, MR, nr, x, 0, b, 0, strict);
+    tile_diagonal(c, MR, nr, x, 0, b, 0, strict, LA_FLOAT_PRODUCTS);
 }
 
 /* c_i += x_ti b_t for every i <= t or, if strict, i < t. */
 INLINE void
 diagonal_up(vec c[][NR], const int nr, struct block x, struct block b, int strict)
 {
-    tile_diagonal(c, MR, nr, x, 1, b, 1, strict);
+    tile_diagonal(c, MR, nr, x, 1, b, 1, strict, LA_FLOAT_PRODUCTS);
 }
 
 /* x = tril(a b^T), (rows, rows), with a and b (rows, cols); the upper half of x is

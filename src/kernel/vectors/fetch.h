@@ -41,6 +41,19 @@ la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t by
         (struct la_rows_ahead){row, 0, bytes, step, rows};
 }
 
+/* Prefetches a line that will be written.  Where only the second-level cache holds the
+ * lines, stores one after the other take up to four times as long, and a line that was
+ * fetched for reading needs a second request. */
+static inline void
+la_fetch_to_write(const void *p)
+{
+#if defined(__x86_64__) /* compilers would need a flag, but all processors know it */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
 /* Begins a chunk.  Rows still in the queue are too late: they are dropped, and more
  * lines are prefetched at a time from now on. */
 static inline void
