@@ -27,6 +27,7 @@
 #include "recurrences/delta_stages.h"
 #include "recurrences/delta_backward_stages.h"
 #include "recurrences/gated.h"
+#include "recurrences/gated_stages.h"
 #include "recurrences/gated_backward.h"
 #include "recurrences/gated_backward_stages.h"
 #include "recurrences/ssd.h"

@@ -7,6 +7,7 @@
 #define LA_GATED_BACKWARD_STAGES_H
 
 #include "gated_backward.h"
+#include "../decays/decay_stages.h"
 #include "../decays/groups.h"
 
 /* What all groups share. */

@@ -9,6 +9,7 @@
 #define LA_SSD_H
 
 #include "gated_backward_stages.h"
+#include "gated_stages.h"
 
 static struct gated_scratch
 ssd_carve(const struct la_head *h, struct arena *arena)

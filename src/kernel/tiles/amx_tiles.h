@@ -9,7 +9,7 @@
 #ifndef LA_AMX_TILES_H
 #define LA_AMX_TILES_H
 
-#include "micro.h"
+#include "state_tile.h"
 
 #if LA_HAS_HALVES
 _Static_assert(LA_AMX_BLOCK == 2 * LA_AMX_PAIRS, "rows see a part of their own tokens");
