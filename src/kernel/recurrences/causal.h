@@ -47,9 +47,6 @@ causal_carve(const struct la_head *h, struct arena *arena)
     if (r.pairs.by != LA_FLOAT_PRODUCTS) {
         r.seen = take_row(arena, h->d);
     }
-    if (r.own.rows) {
-        r.pairs.a = r.a;
-    }
     return r;
 }
 
@@ -60,7 +57,8 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
 {
     const struct la_array q = shifted(&h->q, g * h->q.step);
     const struct la_array o = shifted(&h->o, g * h->o.step);
-    load_readers_as(r->own, h, &q, t, r->a);
+    load_readers_as(r->own, h, &q, t, c, r->a);
+    c->pairs.a = r->own.rows ? c->a : r->pairs.a;
     look_ahead(&o, t, h->m);
     if (c->dots.x != NULL) {
         scores(c);
@@ -92,7 +90,7 @@ causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sw
         const int all = i + r->rows < end ? LA_READ | LA_WRITE : what;
         place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
-        load_keys_as(r->own, h, t, r->b, r->v);
+        load_keys_as(r->own, h, t, c, r->b, r->v);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             if (h->poll(h->poll_arg)) {
                 return -1;
@@ -125,7 +123,7 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
         }
         t = span(i, r->rows, i + r->rows, token_block_end(h, i), c->ahead);
         c->rows = t.rows;
-        load_keys_as(r->own, h, t, r->b, r->v);
+        load_keys_as(r->own, h, t, c, r->b, r->v);
         sweep(c, LA_WRITE);
         if (h->normalize) {
             add_rows(r->z, r->z_lost, r->b, c->rows);
@@ -158,7 +156,7 @@ causal_head_start(const struct la_head *h, const struct causal_scratch *r,
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        load_keys_as(r->own, h, span(i, r->rows, i + r->rows, h->n, c.ahead), r->b,
+        load_keys_as(r->own, h, span(i, r->rows, i + r->rows, h->n, c.ahead), &c, r->b,
                      r->v);
         place_in_run(&c, h, &r->state, i, i + r->rows);
         c.s = c.ends ? c.s : NULL;
@@ -285,7 +283,7 @@ prepare_causal(const struct la_head *h, const struct causal_record *first)
             }
             const struct span some = span(t.first + j, r.rows, t.first + j + r.rows,
                                           t.first + t.rows, &ahead);
-            load_keys_as(r.own, h, some, r.b, r.v);
+            load_keys_as(r.own, h, some, &c, r.b, r.v);
             c.rows = some.rows;
             sum_chunk(&c, sum, j == 0);
             if (h->normalize) {

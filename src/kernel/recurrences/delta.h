@@ -271,8 +271,8 @@ take_own_pairs(const struct la_head *h, struct delta_chunk *c, struct block ba)
 
 /* Loads them, and computes the triangles l and c->p. */
 static void
-load_own_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
-              struct span t)
+load_delta_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
+                struct span t)
 {
     struct sweep x = {.rows = c->rows,
                       .K = h->d,
@@ -300,7 +300,7 @@ load_delta(const struct la_head *h, const struct delta_scratch *r,
     c->v = values(h, t, r->v);
     load_beta(h, t, &r->beta);
     if (c->read.own.rows) {
-        load_own_rows(h, c, r->l, t);
+        load_delta_rows(h, c, r->l, t);
         return;
     }
     load_features(h, t, r->ba);

@@ -265,15 +265,11 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
 {
     const struct reverse_scratch *r = c->r;
     const struct block da = r->dab, db = block_at(r->dab, c->readers, 0);
-    if (h->map != LA_MAP_identity && c->readers > 0) { /* phi' is 1 */
-        chain(da, &h->q, t, h->d, c->a, h->map);
-    }
     if (c->readers > 0) {
+        chain(da, &h->q, t, h->d, c->a, h->map);
         store_rows(&h->dq, t, h->d, da, NULL);
     }
-    if (h->map != LA_MAP_identity) {
-        chain(db, &h->k, t, h->d, c->b, h->map);
-    }
+    chain(db, &h->k, t, h->d, c->b, h->map);
     clear_rows(db, c->keys, t.rows);
     clear_rows(r->dbeta, c->keys, t.rows);
     store_rows(&h->dk, t, h->d, db, NULL);

@@ -79,45 +79,45 @@ take_gated_rows(const struct gated_scratch *r, const struct decay *decay,
 
 /* X; then A, scaled for the product with the state, unless sweeps do that. */
 static void
-gated_queries(const struct la_head *h, const struct gated_scratch *r,
-              struct la_fetch *ahead, ptrdiff_t tokens)
+gated_queries(const struct la_head *h, const struct gated_scratch *r, struct block a,
+              struct block b, struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
     struct sweep c = {.rows = rows,
                       .K = h->d,
-                      .a = r->a,
-                      .b = r->b,
+                      .a = a,
+                      .b = b,
                       .dots = r->dots,
                       .ahead = ahead,
                       .pairs = r->pairs,
                       .own = r->own};
     if (r->own.rows) {
-        c.pairs.a = r->a;
+        c.pairs.a = a;
         scores(&c);
         decay_triangle(&r->decay, r->dots, rows, 0);
         return;
     }
     if (la_is_given(&h->bonus)) {
-        own_scores(r->own_scores, r->bonus, r->a, r->b, rows, h->d);
+        own_scores(r->own_scores, r->bonus, a, b, rows, h->d);
     }
-    readers_meet(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
-    writers_meet(&r->decay, r->b, r->b, tokens, h->d);
+    readers_meet(&r->decay, a, a, tokens, h->d, la_is_given(&h->bonus));
+    writers_meet(&r->decay, b, b, tokens, h->d);
     scores(&c);
     decay_triangle(&r->decay, r->dots, rows, la_is_given(&h->bonus));
     if (la_is_given(&h->bonus)) {
         set_diagonal(r->dots, r->own_scores, rows);
     }
-    from_start(&r->decay, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
+    from_start(&r->decay, a, a, tokens, h->d, la_is_given(&h->bonus));
 }
 
 /* X; then A and B, scaled for the products with the states, unless sweeps do that. */
 static void
-gated_triangle(const struct la_head *h, const struct gated_scratch *r,
-               struct la_fetch *ahead, ptrdiff_t tokens)
+gated_triangle(const struct la_head *h, const struct gated_scratch *r, struct block a,
+               struct block b, struct la_fetch *ahead, ptrdiff_t tokens)
 {
-    gated_queries(h, r, ahead, tokens);
+    gated_queries(h, r, a, b, ahead, tokens);
     if (!r->own.rows) {
-        to_end(&r->decay, r->b, r->b, tokens, h->d);
+        to_end(&r->decay, b, b, tokens, h->d);
     }
 }
 
@@ -133,7 +133,8 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
     c->rows = t.rows = decays(h, t, &r->decay);
     c->fades = exact && keeps_nothing(&r->decay);
     t.next = t.first + t.rows;
-    load_writes(h, &r->writes, r->own, t, r->b, r->v);
+    load_keys_as(r->own, h, t, c, r->b, r->v);
+    strengthen(h, &r->writes, t, r->v);
     return t;
 }
 
@@ -171,9 +172,9 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
         }
         struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c->ahead);
         t = load_gated_chunk(h, r, c, t, load_decays);
-        load_readers_as(r->own, h, &h->q, t, r->a);
+        load_readers_as(r->own, h, &h->q, t, c, r->a);
         look_ahead(&h->o, t, h->m);
-        gated_triangle(h, r, c->ahead, t.rows);
+        gated_triangle(h, r, c->a, c->b, c->ahead, t.rows);
         sweep_decayed(&r->decay, c, LA_READ | LA_WRITE, la_is_given(&h->bonus));
         store_outputs(h, &r->writes, t, r->o, r->scale);
     }

@@ -185,10 +185,8 @@ static void
 store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
             struct span t)
 {
-    if (h->map != LA_MAP_identity) { /* phi' is 1 */
-        chain(r->da, &h->q, t, h->d, r->a, h->map);
-        chain(r->db, &h->k, t, h->d, r->b, h->map);
-    }
+    chain(r->da, &h->q, t, h->d, r->a, h->map);
+    chain(r->db, &h->k, t, h->d, r->b, h->map);
     if (r->parts->finish != NULL) {
         r->parts->finish(h, r, t);
     }
@@ -258,9 +256,7 @@ gated_writers_reverse(const struct la_head *h, const struct gated_backward_scrat
     forget_state(&r->decay, dv);
     sweep(&db, LA_READ);
     gated_features(h, r, t);
-    if (h->map != LA_MAP_identity) { /* phi' is 1 */
-        chain(r->db, &h->k, t, h->d, r->b, h->map);
-    }
+    chain(r->db, &h->k, t, h->d, r->b, h->map);
     store_gated_writers(h, r, t);
 }
 

@@ -199,7 +199,7 @@ load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, i
         load_beta(h, t, &r->beta);
     }
     if (c->read.own.rows) {
-        load_own_rows(h, c, r->l, t);
+        load_delta_rows(h, c, r->l, t);
         decay_triangle(x.decay, r->l, rows, 0);
         decay_triangle(x.decay, c->p, rows, 0);
         return;

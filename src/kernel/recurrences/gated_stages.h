@@ -65,18 +65,16 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct gated_chunk x = gated_chunk(h->chunks, first, i);
         const struct decay *decay = &x.decays.decay;
         const struct span t = tokens_of(&x.decays, &ahead);
-        load_writes(h, &r.writes, r.own, t, x.b, x.v);
+        load_keys_as(r.own, h, t, &c, x.b, x.v);
+        strengthen(h, &r.writes, t, x.v);
         prepare_decays(h, &first->decays, &x.decays, i);
         take_gated_rows(&r, decay, &c);
-        if (r.own.rows) {
-            c.b = x.b;
-        }
-        else {
+        if (!r.own.rows) {
             writers_meet(decay, r.b, x.b, t.rows, h->d);
             to_end(decay, r.b, r.b, t.rows, h->d);
+            c.b = r.b;
         }
         c.rows = t.rows;
-        c.v = x.v;
         sum_chunk(&c, field_before(h->chunks, first->s, i + 1), 1);
         fetch_all(&ahead);
     }
@@ -131,15 +129,14 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         }
         const struct gated_chunk x = gated_chunk(h->chunks, first, i);
         const struct span t = tokens_of(&x.decays, &ahead);
-        r.b = x.b;
         r.decay = x.decays.decay;
         c.rows = t.rows;
-        c.v = x.v;
         c.s = x.s;
+        take_keys_as(r.own, h, t, &c, x.b, x.v);
         take_gated_rows(&r, &r.decay, &c);
-        load_readers_as(r.own, h, &h->q, t, r.a);
+        load_readers_as(r.own, h, &h->q, t, &c, r.a);
         look_ahead(&h->o, t, h->m);
-        gated_queries(h, &r, &ahead, t.rows);
+        gated_queries(h, &r, c.a, c.b, &ahead, t.rows);
         sweep(&c, LA_READ);
         store_outputs(h, &r.writes, t, r.o, r.scale);
     }

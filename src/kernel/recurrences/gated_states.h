@@ -51,7 +51,7 @@ static void
 gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
            struct span t)
 {
-    load_writes(h, &r->writes, (struct own){0}, t, r->b, r->v);
+    load_writes(h, &r->writes, t, r->b, r->v);
 }
 
 static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL, NULL};

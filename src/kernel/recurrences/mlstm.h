@@ -163,7 +163,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         write_rows(r.b, r.v, keys_left(h, t), all->write);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        gated_triangle(h, &r, &ahead, t.rows);
+        gated_triangle(h, &r, r.a, r.b, &ahead, t.rows);
         mlstm_sums(h, all, &c);
         sweep_decayed(&r.decay, &c, LA_READ | LA_WRITE, 0);
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);

@@ -9,7 +9,7 @@
 #ifndef LA_WRITES_H
 #define LA_WRITES_H
 
-#include "../tiles/own_rows.h"
+#include "../tiles/recurrence.h"
 
 struct writes {
     T *strength;               /* w, (rows), or NULL */
@@ -47,17 +47,25 @@ load_skip(const struct la_head *h, const struct writes *r)
     }
 }
 
-/* b = phi(k) and v = w v of the tokens t, and 0 where no key exists. */
+/* v = w v of the tokens t, if they have strengths. */
 static void
-load_writes(const struct la_head *h, const struct writes *r, struct own own,
-            struct span t, struct block b, struct block v)
+strengthen(const struct la_head *h, const struct writes *r, struct span t,
+           struct block v)
 {
-    load_keys_as(own, h, t, b, v);
     if (r->strength != NULL) {
         t.rows = keys_left(h, t);
         load_token_row(r->strength, &h->strength, t);
         scale_rows(v, t.rows, r->strength);
     }
+}
+
+/* b = phi(k) and v = w v of the tokens t, and 0 where no key exists. */
+static void
+load_writes(const struct la_head *h, const struct writes *r, struct span t,
+            struct block b, struct block v)
+{
+    load_keys(h, t, b, v);
+    strengthen(h, r, t, v);
 }
 
 /* x_i += D o y_i */

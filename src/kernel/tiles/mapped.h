@@ -192,6 +192,9 @@ static void
 chain(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
       struct block y, enum la_map map)
 {
+    if (map == LA_MAP_identity) { /* phi' is 1 */
+        return;
+    }
     switch (map) {
 #define LA_MAP(map, is_signed)                                                         \
     case LA_MAP_##map:                                                                 \

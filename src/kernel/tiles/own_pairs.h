@@ -15,6 +15,13 @@ struct own {
 };
 
 #if LA_HAS_HALVES
+/* VL pairs of a row, which may be in the caller's array. */
+INLINE vec
+own_lanes(const T *row)
+{
+    return vload_any((const char *)row);
+}
+
 /* Numbers of the same columns of two rows in pairs, side by side. */
 INLINE void
 zip_words(vec *low, vec *high, vec x, vec y)
@@ -62,7 +69,7 @@ scale_own_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t 
     for (ptrdiff_t i = 0; i < rows; i++) {
         const vec x = vset1(factor[i]);
         for (ptrdiff_t l = 0; l < lanes; l += VL) {
-            const vec pairs = scaled_pairs(vload(&src.x[i * src.ld + l]), x, x, by);
+            const vec pairs = scaled_pairs(own_lanes(&src.x[i * src.ld + l]), x, x, by);
             note_sizes(&most, pairs, by);
             vstore(&dst.x[i * dst.ld + l], pairs);
         }
@@ -81,7 +88,7 @@ zip_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
         const vec second = vset1(factor != NULL && i + 1 < rows ? factor[i + 1] : 0);
         for (ptrdiff_t j = 0; j < cols; j += 2 * VL) {
             vec both[2];
-            zip_words(&both[0], &both[1], vload(&x[j / 2]), vload(&y[j / 2]));
+            zip_words(&both[0], &both[1], own_lanes(&x[j / 2]), own_lanes(&y[j / 2]));
             for (ptrdiff_t t = 0; t < 2 && j + t * VL < cols; t++) {
                 if (factor != NULL) {
                     both[t] = scaled_pairs(both[t], first, second, by);
@@ -121,7 +128,8 @@ transpose_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t
         for (ptrdiff_t l = 0; l < lanes; l += VL) {
             vec x[VL];
             LA_EACH(i, VL) {
-                x[i] = j + i < rows ? vload(&src.x[(j + i) * src.ld + l]) : (vec){0};
+                x[i] =
+                    j + i < rows ? own_lanes(&src.x[(j + i) * src.ld + l]) : (vec){0};
             }
             store_transposed(block_at(dst, l, j), x);
         }

@@ -91,35 +91,103 @@ load_own_pairs(struct block dst, const struct la_array *x, struct span t,
     clear_rows(dst, count, round_up(t.rows, MR));
 }
 
-/* a = phi of the tokens t of x: as floats, or as they are. */
-static void
-load_readers_as(struct own own, const struct la_head *h, const struct la_array *x,
-                struct span t, struct block a)
+/* Whether rows t of x can be read in the caller's array: numbers of whole vectors of
+ * pairs, at boundaries of `align` bytes. */
+INLINE int
+are_in_place(const struct la_head *h, const struct la_array *x, struct span t,
+             ptrdiff_t cols, size_t align)
 {
-    if (own.rows) {
-        load_own_pairs(a, x, t, t.rows, h->d, h->products);
+    const ptrdiff_t whole = 2 * round_up(padded_lanes(cols, h->products), VL);
+    const size_t odd = ((uintptr_t)x->data | (size_t)x->rs) % align;
+    return by_rows(x) && odd == 0 && cols == whole && t.rows % MR == 0;
+}
+
+/* Rows t of x in the caller's array. */
+INLINE struct block
+rows_in_place(const struct la_array *x, struct span t)
+{
+    char *const rows = x->data + t.first * x->rs;
+    return (struct block){(T *)(void *)rows, x->rs / (ptrdiff_t)sizeof(T)};
+}
+
+/* The same of what is written: all rows must exist. */
+INLINE int
+are_writers_in_place(const struct la_head *h, const struct la_array *x, struct span t,
+                     ptrdiff_t cols)
+{
+    return keys_left(h, t) == t.rows && are_in_place(h, x, t, cols, sizeof(T));
+}
+
+/* Copies such rows, unless they are read there. */
+static void
+load_own_rows(const struct la_head *h, const struct la_array *x, struct span t,
+              ptrdiff_t cols, struct block copy)
+{
+    if (are_writers_in_place(h, x, t, cols)) {
+        look_ahead(x, t, cols);
     }
     else {
-        load_mapped(a, x, t, h->d, h->map);
+        load_own_pairs(copy, x, t, keys_left(h, t), cols, h->products);
     }
 }
 
-/* b = phi(k) and v of the tokens t, and 0 where no key exists. */
+/* Sets B and V of a sweep to those of the tokens t, which load_keys_as has loaded. */
+INLINE void
+take_keys_as(struct own own, const struct la_head *h, struct span t, struct sweep *c,
+             struct block b, struct block v)
+{
+    const int keys = own.rows && are_writers_in_place(h, &h->k, t, h->d);
+    const int values = own.values && are_writers_in_place(h, &h->v, t, h->m);
+    c->b = keys ? rows_in_place(&h->k, t) : b;
+    c->v = values ? rows_in_place(&h->v, t) : v;
+}
+
+/* Loads phi(k) and v of the tokens t, and 0 where no key exists, for a sweep. */
 static void
-load_keys_as(struct own own, const struct la_head *h, struct span t, struct block b,
-             struct block v)
+load_keys_as(struct own own, const struct la_head *h, struct span t, struct sweep *c,
+             struct block b, struct block v)
 {
     if (own.rows) {
-        load_own_pairs(b, &h->k, t, keys_left(h, t), h->d, h->products);
+        load_own_rows(h, &h->k, t, h->d, b);
     }
     else {
         load_features(h, t, b);
     }
     if (own.values) {
-        load_own_pairs(v, &h->v, t, keys_left(h, t), h->m, h->products);
+        load_own_rows(h, &h->v, t, h->m, v);
     }
     else {
         load_values(h, t, v);
+    }
+    take_keys_as(own, h, t, c, b, v);
+}
+
+/* Whether tiles may read queries in the caller's array.  Those of AMX hold 16 rows, and
+ * are loaded several times: slowly from rows that are not aligned, or far apart. */
+INLINE int
+are_readers_in_place(const struct la_head *h, const struct la_array *x, struct span t)
+{
+    const int amx = by_amx(h->products);
+    const ptrdiff_t bytes = h->d * (ptrdiff_t)sizeof(uint16_t);
+    return are_in_place(h, x, t, h->d, amx ? LA_ALIGN : sizeof(T)) &&
+           (!amx || (t.rows % LA_AMX_ROWS == 0 && x->rs == bytes));
+}
+
+/* Loads phi of the tokens t of x, queries; A of a sweep. */
+static void
+load_readers_as(struct own own, const struct la_head *h, const struct la_array *x,
+                struct span t, struct sweep *c, struct block a)
+{
+    const int in_place = own.rows && are_readers_in_place(h, x, t);
+    c->a = in_place ? rows_in_place(x, t) : a;
+    if (in_place) {
+        look_ahead(x, t, h->d);
+    }
+    else if (own.rows) {
+        load_own_pairs(a, x, t, t.rows, h->d, h->products);
+    }
+    else {
+        load_mapped(a, x, t, h->d, h->map);
     }
 }
 
