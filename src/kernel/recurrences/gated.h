@@ -38,7 +38,7 @@ gated_own(const struct la_head *h)
     return (struct own){
         .rows = !h->g.has_channels && !la_is_given(&h->bonus) && h->block == 0 &&
                 are_own_rows(h),
-        .values = !la_is_given(&h->strength) && are_operands(h, &h->v),
+        .values = are_operands(h, &h->v),
     };
 }
 
@@ -71,6 +71,7 @@ take_gated_rows(const struct gated_scratch *r, const struct decay *decay,
                 struct sweep *c)
 {
     c->own = r->own;
+    c->strength = r->writes.strength;
     if (r->own.rows) {
         c->from_start = start_of(decay, 0);
         c->to_end = decay->end;
@@ -121,6 +122,18 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r, struct bl
     }
 }
 
+/* Loads the keys and values of a chunk for a sweep: in blocks, or where they are. */
+static void
+load_gated_keys(const struct la_head *h, const struct gated_scratch *r, struct span t,
+                struct sweep *c, struct block b, struct block v)
+{
+    load_keys_as(r->own, h, t, c, b, v);
+    load_strengths(h, &r->writes, t);
+    if (r->writes.strength != NULL && !r->own.values) {
+        scale_rows(v, keys_left(h, t), r->writes.strength);
+    }
+}
+
 /* Loads the keys, values and decays of the chunk that begins with the tokens t, by a
  * function that returns how many its decays leave. */
 INLINE struct span
@@ -133,8 +146,7 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
     c->rows = t.rows = decays(h, t, &r->decay);
     c->fades = exact && keeps_nothing(&r->decay);
     t.next = t.first + t.rows;
-    load_keys_as(r->own, h, t, c, r->b, r->v);
-    strengthen(h, &r->writes, t, r->v);
+    load_gated_keys(h, r, t, c, r->b, r->v);
     return t;
 }
 

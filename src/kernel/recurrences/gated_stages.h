@@ -65,8 +65,7 @@ prepare_gated(const struct la_head *h, const struct gated_chunk *first)
         const struct gated_chunk x = gated_chunk(h->chunks, first, i);
         const struct decay *decay = &x.decays.decay;
         const struct span t = tokens_of(&x.decays, &ahead);
-        load_keys_as(r.own, h, t, &c, x.b, x.v);
-        strengthen(h, &r.writes, t, x.v);
+        load_gated_keys(h, &r, t, &c, x.b, x.v);
         prepare_decays(h, &first->decays, &x.decays, i);
         take_gated_rows(&r, decay, &c);
         if (!r.own.rows) {
@@ -133,6 +132,7 @@ finish_gated(const struct la_head *h, const struct gated_chunk *first)
         c.rows = t.rows;
         c.s = x.s;
         take_keys_as(r.own, h, t, &c, x.b, x.v);
+        load_strengths(h, &r.writes, t);
         take_gated_rows(&r, &r.decay, &c);
         load_readers_as(r.own, h, &h->q, t, &c, r.a);
         look_ahead(&h->o, t, h->m);

@@ -47,15 +47,14 @@ load_skip(const struct la_head *h, const struct writes *r)
     }
 }
 
-/* v = w v of the tokens t, if they have strengths. */
+/* w of the tokens t, if they have strengths, and 0 where no key exists. */
 static void
-strengthen(const struct la_head *h, const struct writes *r, struct span t,
-           struct block v)
+load_strengths(const struct la_head *h, const struct writes *r, struct span t)
 {
     if (r->strength != NULL) {
-        t.rows = keys_left(h, t);
-        load_token_row(r->strength, &h->strength, t);
-        scale_rows(v, t.rows, r->strength);
+        const struct la_array row =
+            transposed(shifted(&h->strength, t.first * h->strength.rs));
+        load_row(r->strength, round_up(t.rows, VL), &row, 0, keys_left(h, t));
     }
 }
 
@@ -65,7 +64,10 @@ load_writes(const struct la_head *h, const struct writes *r, struct span t,
             struct block b, struct block v)
 {
     load_keys(h, t, b, v);
-    strengthen(h, r, t, v);
+    load_strengths(h, r, t);
+    if (r->strength != NULL) {
+        scale_rows(v, keys_left(h, t), r->strength);
+    }
 }
 
 /* x_i += D o y_i */

@@ -42,6 +42,7 @@ struct sweep {
     struct own own;               /* which of A, B and V are in pairs (own_pairs.h) */
     const T *from_start, *to_end; /* if A and B are: factors of their rows where they
                                      meet S, not each other (decay.h); or NULL */
+    const T *strength;            /* if V is: factors of its rows, or NULL */
     int scored;     /* scores made the pairs of A and B, which have not changed since */
     const T **held; /* with AMX, by column tile: the state whose pairs are at pairs.s,
                        where sweeps alone change it; or NULL */
@@ -72,9 +73,9 @@ pair_values(struct block dst, const struct sweep *c, ptrdiff_t col, ptrdiff_t co
     const ptrdiff_t lanes = lanes_of(c->rows, by);
     clear_rows(dst, lanes,
                by_amx(by) ? padded_lanes(c->rows, by) : round_up(lanes, MR / 2));
-    return c->own.values
-               ? zip_rows(dst, block_at(c->v, 0, col / 2), c->rows, cols, NULL, by)
-               : pair_rows(dst, block_at(c->v, 0, col), c->rows, cols, by);
+    return c->own.values ? zip_rows(dst, block_at(c->v, 0, col / 2), c->rows, cols,
+                                    c->strength, by)
+                         : pair_rows(dst, block_at(c->v, 0, col), c->rows, cols, by);
 }
 
 /* c (rows, nr) += column l of A times row l of B. */
