@@ -108,6 +108,34 @@ def test_values_that_are_not_finite(products, name, amx):
                     assert_same(flat(call(*map(PLACES["at a line"], operands))), expected)
 
 
+@pytest.mark.parametrize("name, amx", SETS)
+@pytest.mark.parametrize("d", [33, 64])
+def test_subnormal_numbers(products, name, amx, d):
+    """Instructions convert them to zeros, and the floats between may not."""
+    products(name, amx)
+    g = np.where(np.arange(150) % 40 == 1, 50, 0).astype("f4")
+    for which in range(3):
+        operands = [x.astype("f4") for x in draw(d, 64)]
+        operands[which] *= 1e-39
+        operands[which - 1] *= 1e15
+        operands = [x.astype(BFLOAT) for x in operands]
+        for call in (lambda q, k, v: linattn.gated(q, k, v, g), *calls(d, 64)):
+            expected = flat(call(*map(PLACES["at two bytes"], operands)))
+            for place in "at a line", "features_first", "last row first":
+                assert_same(flat(call(*map(PLACES[place], operands))), expected, place)
+
+
+@pytest.mark.parametrize("name, amx", SETS)
+@pytest.mark.parametrize("d", [1, 5, 33, 40, 64])
+def test_a_decay_that_overflows(products, name, amx, d):
+    """It makes rows infinite, not NaN: nothing past a row's last number is multiplied by it."""
+    products(name, amx)
+    x, g = np.ones((3, d), BFLOAT), np.array([0, 100, 0], "f4")
+    with np.errstate(all="ignore"):
+        found = linattn.gated(x, x, x, g).astype("f4")
+    np.testing.assert_array_equal(found, np.outer([d, np.inf, np.inf], np.ones(d)))
+
+
 @pytest.mark.unsanitized
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
 @pytest.mark.parametrize("name, amx", SETS)

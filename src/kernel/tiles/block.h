@@ -1,9 +1,9 @@
 /* block.h: a kernel's scratch, and the blocks of rows that are carved from it.
  *
- * A block holds rows of numbers.  Its row step `ld` is a multiple of the vector length.
- * The columns past the last number of a row, and the rows up to the next multiple of
- * MR, hold zeros (after the map too: phi(0) = 1 must not leak in).  With ld = 0, all
- * rows are the same row. */
+ * A block holds rows of numbers.  Its row step `ld` is a multiple of the vector length,
+ * unless these are rows in the caller's array (own_rows.h).  The columns past the last
+ * number of a row, and the rows up to the next multiple of MR, hold zeros (after the
+ * map too: phi(0) = 1 must not leak in).  With ld = 0, all rows are the same row. */
 #ifndef LA_BLOCK_H
 #define LA_BLOCK_H
 

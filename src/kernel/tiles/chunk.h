@@ -1,7 +1,8 @@
 /* chunk.h: copies between the caller's arrays, of any strides, and blocks of rows.
  *
- * Kernels work only on blocks (block.h), so neither strides nor alignment of the
- * caller's arrays can change a bit of the result. */
+ * Kernels work on blocks (block.h), or on rows that are as in a block (own_rows.h), so
+ * neither strides nor alignment of the caller's arrays can change a bit of the result.
+ */
 #ifndef LA_CHUNK_H
 #define LA_CHUNK_H
 

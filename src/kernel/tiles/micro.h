@@ -37,13 +37,15 @@ struct sweep {
     int begins, ends;       /* whether the chunk is the first or last of its run */
     ptrdiff_t first, end; /* the rows of S of this part; `first` is a multiple of MR */
     int upper;            /* X keeps j >= i instead of j <= i */
-    struct la_fetch *ahead;       /* prefetch queue that each tile advances, or NULL */
-    struct pairs pairs;           /* all zeros: products of floats */
-    struct own own;               /* which of A, B and V are in pairs (own_pairs.h) */
+    struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
+    struct pairs pairs;     /* all zeros: products of floats */
+    struct own own;         /* which of A, B and V are in pairs (own_pairs.h): of A,
+                               where pairs.a is, unless from_start is given */
     const T *from_start, *to_end; /* if A and B are: factors of their rows where they
                                      meet S, not each other (decay.h); or NULL */
     const T *strength;            /* if V is: factors of its rows, or NULL */
-    int scored;     /* scores made the pairs of A and B, which have not changed since */
+    int scored;     /* scores made the pairs of A and B, which have not changed since;
+                       if they are in pairs: they transposed those of B */
     const T **held; /* with AMX, by column tile: the state whose pairs are at pairs.s,
                        where sweeps alone change it; or NULL */
 };

@@ -62,14 +62,17 @@ scaled_pairs(vec x, vec first, vec second, const enum la_products by)
 
 /* Both below return whether a number that the processor converted is not finite. */
 INLINE int
-scale_own_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
-                  const T *factor, const enum la_products by)
+scale_own_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
+                  ptrdiff_t lanes, const T *factor, const enum la_products by)
 {
     ivec most = {0};
     for (ptrdiff_t i = 0; i < rows; i++) {
         const vec x = vset1(factor[i]);
         for (ptrdiff_t l = 0; l < lanes; l += VL) {
-            const vec pairs = scaled_pairs(own_lanes(&src.x[i * src.ld + l]), x, x, by);
+            vec pairs = scaled_pairs(own_lanes(&src.x[i * src.ld + l]), x, x, by);
+            if (cols < 2 * (l + VL)) { /* inf times a zero past the columns is NaN */
+                pairs = some_of_pairs(pairs, cols - 2 * l - 1, 0);
+            }
             note_sizes(&most, pairs, by);
             vstore(&dst.x[i * dst.ld + l], pairs);
         }
@@ -103,10 +106,11 @@ zip_rows_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
 
 /* dst = rows of src, each times its factor, and zeros up to a multiple of MR rows. */
 static void
-scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
+scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                const T *factor, enum la_products by)
 {
-    LA_CONVERT(scale_own_rows_by, by, dst, src, rows, lanes, factor);
+    const ptrdiff_t lanes = padded_lanes(cols, by);
+    LA_CONVERT(scale_own_rows_by, by, dst, src, rows, cols, lanes, factor);
     clear_rows(dst, rows, round_up(rows, MR));
 }
 
@@ -137,10 +141,10 @@ transpose_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t
 }
 #else
 static void
-scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t lanes,
+scale_own_rows(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_t cols,
                const T *factor, enum la_products by)
 {
-    (void)dst, (void)src, (void)rows, (void)lanes, (void)factor, (void)by;
+    (void)dst, (void)src, (void)rows, (void)cols, (void)factor, (void)by;
 }
 
 static int

@@ -65,7 +65,8 @@ load_own_pairs_across(struct block dst, const struct la_array *x, ptrdiff_t firs
         if (some > 0) {
             load_across(copy, &part, rows_from(first, rows), some);
         }
-        pair_columns(block_at(dst, 0, l), copy, rows, some, 2 * VL, by);
+        pair_columns(block_at(dst, 0, l), copy, rows, some, 2 * VL,
+                     LA_BFLOAT_PRODUCTS); /* unlike instructions, it keeps subnormals */
     }
 }
 
@@ -79,8 +80,9 @@ load_own_pairs(struct block dst, const struct la_array *x, struct span t,
     look_ahead(x, (struct span){t.first, count, t.next, t.ahead}, cols);
     for (ptrdiff_t i = 0; by_rows(x) && i < count; i++) {
         const char *row = x->data + (t.first + i) * x->rs;
+        const ptrdiff_t later = i + LA_WRITE_AHEAD < count ? i + LA_WRITE_AHEAD : i;
         for (ptrdiff_t l = 0; l < lanes; l += VL) {
-            la_fetch_to_write(&dst.x[(i + LA_WRITE_AHEAD) * dst.ld + l]);
+            la_fetch_to_write(&dst.x[later * dst.ld + l]);
             vstore(&dst.x[i * dst.ld + l], own_pairs(row, l, cols));
         }
     }

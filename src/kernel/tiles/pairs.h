@@ -44,7 +44,8 @@ INLINE vec
 half_of_pairs(vec x, const int second)
 {
 #if LA_HAS_HALVES
-    return second ? (vec)((ivec)x & ((ivec){0} - 0x10000)) : (vec)((ivec)x << 16);
+    return second != LA_SECOND_HALF ? (vec)((ivec)x & ((ivec){0} - 0x10000))
+                                    : (vec)((ivec)x << 16);
 #else
     (void)second;
     return x;
@@ -73,6 +74,19 @@ vproduct(vec x, vec y, vec z, const enum la_products by)
 }
 
 #if LA_HAS_HALVES
+/* Of the pairs of 2 VL numbers, the first up to the one at `last` or, if `upper`, those
+ * from it on; zeros in place of others. */
+INLINE vec
+some_of_pairs(vec pairs, ptrdiff_t last, const int upper)
+{
+    const ivec at = (ivec){0} + (INT)last;
+    const ivec ones = (ivec){0} + (LA_SECOND_HALF ? -0x10000 : 0xffff);
+    const ivec first = 2 * viota(), second = first + 1;
+    const ivec some = upper ? ((first >= at) & ones) | ((second >= at) & ~ones)
+                            : ((first <= at) & ones) | ((second <= at) & ~ones);
+    return vkeep(some, pairs);
+}
+
 /* x as bfloat16.  Finite numbers stay finite: a product with zero must not be a NaN. */
 INLINE
 u16

@@ -205,18 +205,6 @@ carry_tile(const struct sweep *c, ptrdiff_t col, const int nr)
 }
 
 #if LA_HAS_HALVES
-/* Of the pairs of 2 VL scores, those of tokens that a row must see; `own`: its place
- * from the first of them on. */
-INLINE vec
-seen_pairs(vec pairs, ptrdiff_t own, const int upper)
-{
-    const ivec place = (ivec){0} + (INT)own, low = (ivec){0} + 0xffff;
-    const ivec first = 2 * viota(), second = first + 1;
-    const ivec seen = upper ? ((first >= place) & low) | ((second >= place) & ~low)
-                            : ((first <= place) & low) | ((second <= place) & ~low);
-    return vkeep(seen, pairs);
-}
-
 /* The pairs of row i of X, as far as tiles hold them: of its own part and of `cols`
  * columns from `first` on, which end with it or begin with it. */
 INLINE void
@@ -229,7 +217,7 @@ pair_seen_row(const struct sweep *c, ptrdiff_t i, const int upper, ivec *most,
     for (ptrdiff_t j = upper ? own : 0; j < end; j += 2 * VL) {
         vec x = pair_of_columns(&c->dots.x[i * c->dots.ld + j], cols - j, by);
         if (j >= own && j < next) {
-            x = seen_pairs(x, i - j, upper);
+            x = some_of_pairs(x, i - j, upper);
         }
         note_sizes(most, x, by);
         vstore(&c->pairs.dots.x[i * c->pairs.dots.ld + j / 2], x);
@@ -270,7 +258,7 @@ pair_own_rows(const struct sweep *c, int what)
     const enum la_products by = c->pairs.by;
     const ptrdiff_t lanes = padded_lanes(c->K, by);
     if (what & LA_READ && c->from_start != NULL) {
-        scale_own_rows(c->pairs.a, c->a, c->rows, lanes, c->from_start, by);
+        scale_own_rows(c->pairs.a, c->a, c->rows, c->K, c->from_start, by);
     }
     if (what & LA_WRITE && by_amx(by)) {
         if (!c->scored) {
