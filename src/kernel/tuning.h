@@ -173,9 +173,9 @@ enum {
     LA_PANEL_TILES = 4, /* column tiles of the state that share the copy */
 
     /* Prefetching (fetch.h). */
-    LA_LINE = 64,      /* bytes */
-    LA_LINES_MAX = 32, /* prefetched at a time: slightly more than a core can await */
-    LA_LINES_MORE = 4, /* added if prefetches are late; few per tile */
+    LA_LINE = 64,        /* bytes */
+    LA_LINES_MAX = 32,   /* prefetched at a time: slightly more than a core can await */
+    LA_LINES_MORE = 4,   /* added if prefetches are late; few per tile */
     LA_WRITE_AHEAD = 16, /* rows that will be written */
 
     /* Results of more numbers than this (16 MiB in float32) are written past the
