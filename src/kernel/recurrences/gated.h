@@ -128,9 +128,11 @@ load_gated_keys(const struct la_head *h, const struct gated_scratch *r, struct s
                 struct sweep *c, struct block b, struct block v)
 {
     load_keys_as(r->own, h, t, c, b, v);
-    load_strengths(h, &r->writes, t);
-    if (r->writes.strength != NULL && !r->own.values) {
-        scale_rows(v, keys_left(h, t), r->writes.strength);
+    if (r->own.values) {
+        load_strengths(h, &r->writes, t);
+    }
+    else {
+        strengthen(h, &r->writes, t, v);
     }
 }
 

@@ -58,16 +58,24 @@ load_strengths(const struct la_head *h, const struct writes *r, struct span t)
     }
 }
 
+/* The same, and v = w v. */
+static void
+strengthen(const struct la_head *h, const struct writes *r, struct span t,
+           struct block v)
+{
+    load_strengths(h, r, t);
+    if (r->strength != NULL) {
+        scale_rows(v, keys_left(h, t), r->strength);
+    }
+}
+
 /* b = phi(k) and v = w v of the tokens t, and 0 where no key exists. */
 static void
 load_writes(const struct la_head *h, const struct writes *r, struct span t,
             struct block b, struct block v)
 {
     load_keys(h, t, b, v);
-    load_strengths(h, r, t);
-    if (r->strength != NULL) {
-        scale_rows(v, keys_left(h, t), r->strength);
-    }
+    strengthen(h, r, t, v);
 }
 
 /* x_i += D o y_i */
@@ -120,8 +128,7 @@ gradients_of_writes(const struct la_head *h, const struct writes *r, struct span
     clear(r->strength, row_step(t.rows));
     row_dots(r->strength, r->v, dv, keys, round_up(h->m, VL));
     store_numbers(&h->dstrength, t, r->strength);
-    load_token_row(r->strength, &h->strength, rows_from(t.first, keys));
-    scale_rows(dv, keys, r->strength);
+    strengthen(h, r, t, dv);
     if (r->skip != NULL) {
         add_skip(dv, r->skip, r->cotangent, keys, h->m);
     }

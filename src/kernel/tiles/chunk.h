@@ -1,8 +1,7 @@
 /* chunk.h: copies between the caller's arrays, of any strides, and blocks of rows.
  *
- * Kernels work on blocks (block.h), or on rows that are as in a block (own_rows.h), so
- * neither strides nor alignment of the caller's arrays can change a bit of the result.
- */
+ * Kernels work on blocks (block.h), or on rows that are as in one (own_rows.h), so
+ * neither strides nor alignment of the caller's arrays can change a bit of a result. */
 #ifndef LA_CHUNK_H
 #define LA_CHUNK_H
 

@@ -8,9 +8,9 @@
 #define LA_MICRO_H
 
 #include "amx.h"
+#include "chunk.h"
 #include "own_pairs.h"
 #include "pair_scratch.h"
-#include "chunk.h"
 #include "../vectors/fetch.h"
 
 /* One contraction of the chunked recurrences over a state S (K, W):

@@ -127,12 +127,12 @@ split_transposed_by(struct block dst, struct block src, ptrdiff_t rows, ptrdiff_
             vec first, second;
             if (factor != NULL) {
                 split_scaled_pairs(&first, &second, x, y, of_x, of_y, by);
+                note_sizes(&most, first, by);
+                note_sizes(&most, second, by);
             }
             else {
                 split_pairs(&first, &second, x, y);
             }
-            note_sizes(&most, first, by);
-            note_sizes(&most, second, by);
             vstore(to, first);
             vstore(to + dst.ld, second);
         }
