@@ -58,7 +58,6 @@ causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct s
     const struct la_array q = shifted(&h->q, g * h->q.step);
     const struct la_array o = shifted(&h->o, g * h->o.step);
     load_readers_as(r->own, h, &q, t, c, r->a);
-    c->pairs.a = r->own.rows ? c->a : r->pairs.a;
     look_ahead(&o, t, h->m);
     if (c->dots.x != NULL) {
         scores(c);

@@ -264,7 +264,7 @@ take_own_pairs(const struct la_head *h, struct delta_chunk *c, struct block ba)
         h->block == 0 && c->p.x != NULL && !la_is_given(&h->erase) && are_own_rows(h);
     if (own) {
         c->read.own.rows = c->write.own.rows = 1;
-        c->read.pairs.a = ba;
+        c->read.a = ba;
         c->write.scored = 1;
     }
 }
@@ -276,7 +276,8 @@ load_delta_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
 {
     struct sweep x = {.rows = c->rows,
                       .K = h->d,
-                      .b = c->read.pairs.a,
+                      .a = c->read.a,
+                      .b = c->read.a,
                       .dots = l,
                       .pairs = c->read.pairs,
                       .own = c->read.own};
@@ -284,7 +285,7 @@ load_delta_rows(const struct la_head *h, struct delta_chunk *c, struct block l,
     load_own_pairs(x.b, &h->k, t, c->keys, h->d, x.pairs.by);
     load_own_pairs(a, &h->q, t, t.rows, h->d, x.pairs.by);
     scores(&x);
-    x.pairs.a = a;
+    x.a = a;
     x.dots = c->p;
     scores_of_pairs(&x);
 }

@@ -170,9 +170,6 @@ finish_panels(const struct la_head *h, const struct delta_record *x,
         c.o = c.read.o = block_at(r->o, 0, p.col);
         c.read.a = block_at(x->ea, c.rows, 0);
         c.read.ahead = ahead;
-        if (c.read.own.rows) {
-            c.read.pairs.a = c.read.a;
-        }
         if (i == 0) { /* A is the same for all panels */
             pair_operands(&c.read, LA_READ);
         }

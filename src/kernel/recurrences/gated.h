@@ -84,16 +84,15 @@ gated_queries(const struct la_head *h, const struct gated_scratch *r, struct blo
               struct block b, struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
-    struct sweep c = {.rows = rows,
-                      .K = h->d,
-                      .a = a,
-                      .b = b,
-                      .dots = r->dots,
-                      .ahead = ahead,
-                      .pairs = r->pairs,
-                      .own = r->own};
+    const struct sweep c = {.rows = rows,
+                            .K = h->d,
+                            .a = a,
+                            .b = b,
+                            .dots = r->dots,
+                            .ahead = ahead,
+                            .pairs = r->pairs,
+                            .own = r->own};
     if (r->own.rows) {
-        c.pairs.a = a;
         scores(&c);
         decay_triangle(&r->decay, r->dots, rows, 0);
         return;

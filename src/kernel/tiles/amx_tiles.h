@@ -45,7 +45,7 @@ amx_read_rows(const struct amx_sweep *c, ptrdiff_t i, const int nr,
                                            block_at(c->values, from, 0), to - from};
     }
     terms[count++] =
-        (struct amx_term){block_at(s->pairs.a, i, 0), c->s, lanes_of(s->K, by)};
+        (struct amx_term){block_at(pairs_of_a(s), i, 0), c->s, lanes_of(s->K, by)};
     amx_rows(c->all, block_at(c->o, i, 0), c->rows - i, nr, terms, count, by);
 }
 
@@ -222,7 +222,7 @@ INLINE void
 amx_score_tile(const struct sweep *c, struct amx_register *all, ptrdiff_t i,
                ptrdiff_t col, const int nr, const enum la_products by)
 {
-    const struct amx_term scores = {block_at(c->pairs.a, i, 0),
+    const struct amx_term scores = {block_at(pairs_of_a(c), i, 0),
                                     block_at(c->pairs.keys, 0, col),
                                     lanes_of(c->K, by)};
     la_fetch_some(c->ahead);

@@ -37,10 +37,9 @@ struct sweep {
     int begins, ends;       /* whether the chunk is the first or last of its run */
     ptrdiff_t first, end; /* the rows of S of this part; `first` is a multiple of MR */
     int upper;            /* X keeps j >= i instead of j <= i */
-    struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
-    struct pairs pairs;     /* all zeros: products of floats */
-    struct own own;         /* which of A, B and V are in pairs (own_pairs.h): of A,
-                               where pairs.a is, unless from_start is given */
+    struct la_fetch *ahead;       /* prefetch queue that each tile advances, or NULL */
+    struct pairs pairs;           /* all zeros: products of floats */
+    struct own own;               /* which of A, B and V are in pairs (own_pairs.h) */
     const T *from_start, *to_end; /* if A and B are: factors of their rows where they
                                      meet S, not each other (decay.h); or NULL */
     const T *strength;            /* if V is: factors of its rows, or NULL */
@@ -55,6 +54,13 @@ INLINE const T *
 state_read(const struct sweep *c)
 {
     return c->read != NULL ? c->read : c->s;
+}
+
+/* The pairs of A. */
+INLINE struct block
+pairs_of_a(const struct sweep *c)
+{
+    return c->own.rows && c->from_start == NULL ? c->a : c->pairs.a;
 }
 
 /* Makes the pairs of A. */
@@ -237,7 +243,7 @@ read_tile(const struct sweep *c, ptrdiff_t col, struct block s, struct block val
           ptrdiff_t k, ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr,
           const enum la_products by)
 {
-    const struct block a = by == LA_FLOAT_PRODUCTS ? c->a : c->pairs.a;
+    const struct block a = by == LA_FLOAT_PRODUCTS ? c->a : pairs_of_a(c);
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     begin_tile(c, col, k, acc, rows, nr);

@@ -56,7 +56,7 @@ score_tile(const struct sweep *c, ptrdiff_t i, ptrdiff_t col, const int rows,
     vec acc[2 * MR][NR];
     clear_tile(acc, rows, nr);
     la_fetch_some(c->ahead);
-    tile_by(acc, rows, nr, block_at(c->pairs.a, i, 0), 0,
+    tile_by(acc, rows, nr, block_at(pairs_of_a(c), i, 0), 0,
             block_at(c->pairs.keys, 0, col), lanes_of(c->K, by), by);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
