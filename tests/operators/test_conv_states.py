@@ -43,22 +43,29 @@ def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
                 assert after.dtype == end.dtype and (after is s) == in_place
 
 
-def test_large_results_have_the_same_bits():
-    """16 MiB and more go past the cache, by whole vectors where these are aligned."""
-    x, weight, b, *_ = make(9001, 520, 4, lead=(), dtype="float32")
+@pytest.mark.parametrize("cols", [520, 528])
+def test_large_results_have_the_same_bits(cols):
+    """16 MiB and more go past the cache, by whole lines where rows are aligned; 520 are not."""
+    n = 9001
+    x, weight, b, *_ = make(n, cols, 4, lead=(), dtype="float32")
     whole = linattn.causal_conv1d(x, weight, b, activation="silu")
     for rows in (slice(100), slice(4000, 4100), slice(8990, None)):
         part = slice(max(rows.start or 0, 3) - 3, rows.stop)
         y = linattn.causal_conv1d(x[part], weight, b, activation="silu")
         np.testing.assert_array_equal(y[len(y) - len(whole[rows]) :], whole[rows])
-    for offset in (0, 3):
-        out = np.empty(9001 * 520 + offset, np.float32)[offset:]
+    memory = np.empty(n * cols + 64, np.float32)
+    aligned = -memory.ctypes.data // 4 % 16  # to a line, which holds 16 numbers
+    for offset in (0, 3, 4, 8, 12):
+        start = aligned + offset
+        out = memory[start : start + n * cols]
         for given, room in (
-            (x, out.reshape(9001, 520)),
-            (features_first(x), out.reshape(520, 9001).T),
+            (x, out.reshape(n, cols)),
+            (features_first(x), out.reshape(cols, n).T),
         ):
+            memory[:] = 7
             linattn.causal_conv1d(given, weight, b, activation="silu", out=room)
             np.testing.assert_array_equal(room, whole)
+            assert (memory[:start] == 7).all() and (memory[start + n * cols :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
