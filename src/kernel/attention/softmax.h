@@ -196,7 +196,7 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
         LA_EACH(i, LA_MAPPED) {
             x[i] = vload(&p[j + i * VL]) - max;
         }
-        map_exp(x, LA_MAPPED);
+        vexp_each(x, LA_MAPPED); /* of at most 1 */
         LA_EACH(i, LA_MAPPED) {
             total += x[i];
             vstore(&p[j + i * VL], x[i]);

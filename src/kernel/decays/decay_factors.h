@@ -239,7 +239,7 @@ exp_of_some(T *to, const T *sum, const T *rest, ptrdiff_t ld, const int n)
     LA_EACH(i, n) {
         e[i] = vload(&sum[i * ld]);
     }
-    vexp_each(e, n);
+    vexp_up_to(e, n, 1);
     LA_EACH(i, n) {
         vstore(&to[i * ld], vfma(e[i], vload(&rest[i * ld]), e[i]));
     }

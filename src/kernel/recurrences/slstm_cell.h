@@ -26,7 +26,7 @@ slstm_token(vec i, vec f, vec z, vec n, vec m)
     const vec least = vset1(-(T)INFINITY), zero = (vec){0}, one = vset1(1);
     const vec past = vselect(n == zero, least, m - phi_softplus(-f));
     const vec lead = vselect(i == past, zero, i - past);
-    const vec weight = vexp_bounded(vminus_abs(lead));
+    const vec weight = vexp_near(vminus_abs(lead));
     const ivec is_input = lead > zero;
     struct slstm_token t;
     t.value = vtanh(z);

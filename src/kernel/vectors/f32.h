@@ -14,6 +14,7 @@
 #define LA_SMALLEST 0x1p-126f /* normal number */
 #define EXP_MIN -104.0f
 #define EXP_MAX 89.0f
+#define EXP_NEAR 70.0f /* 2^25 e^x is finite */
 #define LA_DECAY_MIN -60.0f
 #define LA_DECAY_MAX 20.0f
 #define LA_DECAY_SCALE 0x1p29f

@@ -14,6 +14,7 @@
 #define LA_SMALLEST 0x1p-1022 /* normal number */
 #define EXP_MIN -746.0
 #define EXP_MAX 710.0
+#define EXP_NEAR 670.0 /* 2^54 e^x is finite */
 #define LA_DECAY_MIN -450.0
 #define LA_DECAY_MAX 150.0
 #define LA_DECAY_SCALE 0x1p216

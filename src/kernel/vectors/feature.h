@@ -33,10 +33,11 @@ vexp_parts(vec x, vec *low)
     return vscale2(sum, k);
 }
 
-/* x[i] = e^x[i] for n vectors with x[i] <= EXP_MAX, all of them step by step: each step
- * waits for the one before, and a core looks ahead by only two or three such chains. */
+/* x[i] = e^x[i] for n vectors with x[i] <= EXP_MAX, or EXP_NEAR unless `far`, all of
+ * them step by step: each step waits for the one before, and a core looks ahead by only
+ * two or three such chains. */
 INLINE void
-vexp_each(vec x[], const int n)
+vexp_up_to(vec x[], const int n, const int far)
 {
     static const T c[] = {EXP_COEFFICIENTS};
     const int terms = sizeof(c) / sizeof(c[0]);
@@ -65,13 +66,19 @@ vexp_each(vec x[], const int n)
         }
     }
     LA_EACH(i, n) {
-        x[i] = vscale2(p[i], k[i]);
+        x[i] = far ? vscale2(p[i], k[i]) : vscale2_near(p[i], k[i]);
     }
 }
 
-/* e^x for x <= EXP_MAX. */
+/* x[i] = e^x[i] for n vectors with x[i] <= EXP_NEAR. */
+INLINE void
+vexp_each(vec x[], const int n)
+{
+    vexp_up_to(x, n, 0);
+}
+
 INLINE vec
-vexp_bounded(vec x)
+vexp_near(vec x)
 {
     vexp_each(&x, 1);
     return x;
@@ -80,7 +87,9 @@ vexp_bounded(vec x)
 INLINE vec
 vexp(vec x)
 {
-    return vexp_bounded(vmin(vset1(EXP_MAX), x));
+    x = vmin(vset1(EXP_MAX), x);
+    vexp_up_to(&x, 1, 1);
+    return x;
 }
 
 /* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42:
@@ -198,7 +207,7 @@ map_exp(vec x[], const int n)
     LA_EACH(i, n) {
         x[i] = vmin(vset1(EXP_MAX), x[i]);
     }
-    vexp_each(x, n);
+    vexp_up_to(x, n, 1);
 }
 
 INLINE vec

@@ -189,16 +189,38 @@ vscale2(vec x, vec k)
 {
     return (vec)LA_MM(scalef)(x, k);
 }
+
+INLINE vec
+vscale2_near(vec x, vec k)
+{
+    return vscale2(x, k);
+}
 #else
+/* 2^j, with j + EXPONENT_BIAS in the last bits of x. */
+INLINE vec
+vpower2(ivec x)
+{
+    return (vec)(x << MANTISSA_BITS);
+}
+
+/* 2^k may be outside the normal range; 2^(k/2) never is. */
 INLINE vec
 vscale2(vec x, vec k)
 {
-    /* 2^k may be outside the normal range; 2^(k/2) never is. */
-    const vec magic = vset1(ROUND_MAGIC);
-    const ivec whole = (ivec)(k + magic) - (ivec)magic, half = whole >> 1;
-    const vec a = (vec)((half + EXPONENT_BIAS) << MANTISSA_BITS);
-    const vec b = (vec)((whole - half + EXPONENT_BIAS) << MANTISSA_BITS);
-    return x * a * b;
+    const ivec half =
+        (ivec)vfma(k, vset1((T)0.5), vset1((T)(ROUND_MAGIC + EXPONENT_BIAS)));
+    const ivec whole = (ivec)(k + vset1((T)(ROUND_MAGIC + 2 * EXPONENT_BIAS)));
+    return x * vpower2(half) * vpower2(whole - half);
+}
+
+/* The same of a normal x 2^(k + SUBNORMAL_BITS): the second factor is always the same.
+ */
+#define SUBNORMAL_BITS (MANTISSA_BITS + 2)
+INLINE vec
+vscale2_near(vec x, vec k)
+{
+    const vec up = k + vset1((T)(ROUND_MAGIC + EXPONENT_BIAS + SUBNORMAL_BITS));
+    return x * vpower2((ivec)up) * vset1((T)1 / (T)((INT)1 << SUBNORMAL_BITS));
 }
 #endif
 
