@@ -316,12 +316,20 @@ pair_operands(const struct sweep *c, int what)
     }
 }
 
-/* Reads, then writes, each column tile of the state while it is in cache. */
+/* Reads, then writes, each column tile of the state while it is in cache, or all of
+ * them. */
 static void
 sweep(const struct sweep *c, int what)
 {
+    const int first = LA_READ_FIRST && by_panels(c) ? what & LA_READ : 0;
+    const int then = what & ~first;
     pair_operands(c, what);
-    LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
+    if (first) {
+        LA_BY_TILES(c->W, sweep_tile(c, col, first, nr));
+    }
+    if (then) {
+        LA_BY_TILES(c->W, sweep_tile(c, col, then, nr));
+    }
 }
 
 #endif
