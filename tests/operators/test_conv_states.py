@@ -43,19 +43,19 @@ def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
                 assert after.dtype == end.dtype and (after is s) == in_place
 
 
-@pytest.mark.parametrize("cols", [520, 528])
-def test_large_results_have_the_same_bits(cols):
-    """16 MiB and more go past the cache, by whole lines where rows are aligned; 520 are not."""
-    n = 9001
-    x, weight, b, *_ = make(n, cols, 4, lead=(), dtype="float32")
+@pytest.mark.parametrize(("cols", "dtype"), [(520, "float32"), (528, "float32"), (520, "float64")])
+def test_large_results_have_the_same_bits(cols, dtype):
+    """16 MiB and more go past the cache, by whole lines where all rows have the same ones."""
+    n, line = 9001, 64 // np.dtype(dtype).itemsize
+    x, weight, b, *_ = make(n, cols, 4, lead=(), dtype=dtype)
     whole = linattn.causal_conv1d(x, weight, b, activation="silu")
     for rows in (slice(100), slice(4000, 4100), slice(8990, None)):
         part = slice(max(rows.start or 0, 3) - 3, rows.stop)
         y = linattn.causal_conv1d(x[part], weight, b, activation="silu")
         np.testing.assert_array_equal(y[len(y) - len(whole[rows]) :], whole[rows])
-    memory = np.empty(n * cols + 64, np.float32)
-    aligned = -memory.ctypes.data // 4 % 16  # to a line, which holds 16 numbers
-    for offset in (0, 3, 4, 8, 12):
+    memory = np.empty(n * cols + 64, dtype)
+    aligned = -memory.ctypes.data // memory.itemsize % line
+    for offset in (0, 3, line // 4, line // 2, 3 * line // 4):
         start = aligned + offset
         out = memory[start : start + n * cols]
         for given, room in (

@@ -196,7 +196,7 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
         LA_EACH(i, LA_MAPPED) {
             x[i] = vload(&p[j + i * VL]) - max;
         }
-        vexp_each(x, LA_MAPPED); /* of at most 1 */
+        vexp_each(x, LA_MAPPED); /* of at most 2, but in a row with a NaN */
         LA_EACH(i, LA_MAPPED) {
             total += x[i];
             vstore(&p[j + i * VL], x[i]);

@@ -7,8 +7,9 @@
  * row. Tiles at the ends of rows and columns overlap others instead of being narrower,
  * and write the same results again.
  *
- * Writes past the caches are of whole lines: as each half of a line of LA_CHAINS rows
- * was computed and written in turn, a convolution took up to 1.5 times as long. */
+ * Past the caches, tiles of as many rows write whole lines, of several vectors: as each
+ * half of a line was computed and written in turn, a convolution took up to 1.5 times
+ * as long. */
 #ifndef LA_CONV_TILE_H
 #define LA_CONV_TILE_H
 
@@ -70,7 +71,8 @@ struct conv {
     ptrdiff_t taps;
     int silu, single;
     int far;          /* more than the caches hold: x is prefetched */
-    int stream;       /* past the caches: y is aligned from column `before` on */
+    int stream;       /* past the caches, at least where all rows have the same lines: y
+                         is aligned to vectors from column `before` on */
     ptrdiff_t before; /* columns of y before the first whole tile */
 };
 
@@ -248,7 +250,7 @@ conv_narrow(const struct conv *c, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j)
     }
 }
 
-/* Whether lines of y begin here that is to be written past the caches. */
+/* Whether, in all rows, a line of y begins here and is written past the caches. */
 INLINE int
 is_line_to_stream(const struct conv *c, const char *y, ptrdiff_t cols)
 {

@@ -213,8 +213,8 @@ vscale2(vec x, vec k)
     return x * vpower2(half) * vpower2(whole - half);
 }
 
-/* The same of a normal x 2^(k + SUBNORMAL_BITS): the second factor is always the same.
- */
+/* The same of a normal x 2^(k + SUBNORMAL_BITS), or one whose result is 0: the second
+ * factor is always the same. */
 #define SUBNORMAL_BITS (MANTISSA_BITS + 2)
 INLINE vec
 vscale2_near(vec x, vec k)
