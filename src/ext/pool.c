@@ -158,25 +158,30 @@ spin(const atomic_int *number, int until_zero)
 /* A thread that waits for the turn of an item. */
 struct wait {
     size_t item;
-    int64_t since, idle; /* when this began, and when idle was called; 0: never */
-    long awake;          /* microseconds for which it stays awake */
+    int64_t since, asked, idle; /* when this began, is_calm() and idle() were called */
+    int awake;
 };
 
-/* Waits a little: awake at first, as after a job; then such that threads with work get
- * the CPU. */
+/* Waits a little: awake at first, longer than after a job, as the thread that it waits
+ * for has work and sleeps overrun by the time of several turns; then such that threads
+ * with work get the CPU. */
 static void
 wait_for_turn(const struct la_list *list, size_t item, int lane, struct wait *x)
 {
-    enum { SLEEP_US = 50 };
+    enum { SLEEP_US = 50, LONGER = 10 };
     const int64_t now = la_clock_us();
+    const long us = atomic_load_explicit(&spin_us, memory_order_relaxed);
     if (x->since == 0 || x->item != item) {
-        const int spins = atomic_load_explicit(&pool.spins, memory_order_relaxed);
         x->item = item;
-        x->since = now;
+        x->since = x->asked = now;
         x->idle = x->idle == 0 ? now : x->idle;
-        x->awake = spins && is_calm() ? atomic_load(&spin_us) : 0;
+        x->awake = atomic_load_explicit(&pool.spins, memory_order_relaxed) && is_calm();
     }
-    if (now - x->since < x->awake) {
+    else if (now - x->asked >= us) {
+        x->asked = now;
+        x->awake = x->awake && now - x->since < LONGER * us && is_calm();
+    }
+    if (x->awake && us > 0) {
         for (int i = 0; i < PAUSES; i++) {
             la_pause();
         }
