@@ -1,7 +1,7 @@
 /* job.h: a call while it runs: the data shared by its pieces, where each piece lies in
  * memory, and how pieces are run.  plan.c makes units, split.c pieces of them, and so
- * do the four files that split units in other ways (interleave.c, stages.c,
- * head_start.c, channel_split.c). */
+ * do the three files that split units in other ways (interleave.c, stages.c,
+ * channel_split.c). */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
@@ -34,7 +34,6 @@ struct job {
     struct la_scratch scratch;
     char *few;                              /* memory for it (scratch.h) */
     la_modes modes;                         /* of the kernels */
-    size_t ranges;                          /* of tokens, per head (head_start.c) */
     struct la_staged *staged;               /* set by stages.c */
     struct la_channel_split *channel_split; /* set by channel_split.c */
     int interleaved; /* heads that each thread interleaves (interleave.c), or 1 */
@@ -120,14 +119,6 @@ enum la_status la_run_staged(struct job *job, size_t units, int threads, int *fi
 /* Computes every call in stages for which an operator has them, in groups of so many
  * chunks; 0 ends it.  Returns the previous number.  For tests. */
 ptrdiff_t la_stages_force(ptrdiff_t chunks);
-
-/* Whether threads, two or three for each of so many units, compute ranges of tokens, to
- * which each carries the state by itself (head_start.c). */
-int la_has_head_start(const struct job *job, size_t units, double work, int threads);
-
-/* Computes them, from job->first on, each range with `bytes` bytes of scratch. */
-enum la_status la_run_head_starts(struct job *job, size_t units, size_t bytes,
-                                  int threads);
 
 /* The number of heads that each thread interleaves, few enough to keep all threads
  * busy; 1: no interleaving (interleave.c). */

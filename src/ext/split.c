@@ -2,7 +2,7 @@
  *
  * Units are pieces, which job_run.c runs, as long as each thread has as many; those
  * that are left over, or are fewer than the threads, are split further: into panels of
- * value columns, or as the four other files do (job.h).  A panel's columns are computed
+ * value columns, or as the three other files do (job.h).  A panel's columns are computed
  * by the same operations in the same order for any width (micro.h), so the number of
  * threads changes no bit. */
 #include "cpu.h"
@@ -122,13 +122,6 @@ is_staged(const struct job *job, size_t units, int threads)
     return threads > 1 && la_is_staged(job, units, work_of(job, units), threads);
 }
 
-/* Whether they are computed by ranges of tokens. */
-static int
-has_head_start(const struct job *job, size_t units, int threads)
-{
-    return threads > 1 && la_has_head_start(job, units, work_of(job, units), threads);
-}
-
 /* Whether the channels of all units, which are fewer than the threads, may be split. */
 static int
 may_split_channels(const struct job *job)
@@ -195,10 +188,6 @@ run_units(struct job *job, size_t units, int threads)
             return status;
         }
     }
-    if (has_head_start(job, units, threads)) {
-        const size_t bytes = measure_piece(job, job->head.n);
-        return la_run_head_starts(job, units, bytes, threads);
-    }
     if (is_all && (size_t)threads > units && may_split_channels(job)) {
         return la_run_channel_split(job, threads);
     }
@@ -216,11 +205,10 @@ units_over(const struct job *job, int threads)
         is_staged(job, job->units, threads)) {
         return 0;
     }
-    const int can = is_staged(job, over, threads)
-                        ? job->units < LA_EVEN_ROUNDS * all
-                        : job->units < LA_EVEN_PIECES * all &&
-                              (has_head_start(job, over, threads) ||
-                               panels_for(job, over, threads) > 1);
+    const int can =
+        is_staged(job, over, threads)
+            ? job->units < LA_EVEN_ROUNDS * all
+            : job->units < LA_EVEN_PIECES * all && panels_for(job, over, threads) > 1;
     return can ? over : 0;
 }
 

@@ -4,9 +4,9 @@
  * A sequence is computed in groups of consecutive chunks.  Of each group, threads first
  * prepare what depends on the tokens alone; then carry the state from chunk to chunk;
  * then finish the results.  Every number is summed in the same order as by a single
- * thread.  Nothing is computed twice, except that causal loads keys and sums runs of
- * chunks (runs.h) again to finish them.  Gradients take a second pass over the groups,
- * in reverse.
+ * thread.  Nothing is computed twice, except that causal loads keys again and, where
+ * threads share groups, sums runs of chunks (runs.h) again to finish them.  Gradients
+ * take a second pass over the groups, in reverse.
  *
  * Two or three threads per sequence take whole groups in turn (relay.c).  More of them
  * would wait for each other's states, so they share every group: some chunks each, or
@@ -36,14 +36,15 @@ stages_of(const struct job *job)
     return &job->table->stages[job->call->signature->op];
 }
 
-/* Whether two or three threads per sequence gain more by a relay than in other ways:
- * panels of columns, unless they are narrow, and head starts (head_start.c). */
+/* Whether two or three threads per sequence gain more by a relay than by panels of
+ * columns, which repeat maps and scores: to carry the state of a delta rule takes half
+ * of the time, and only one thread at a time does. */
 static int
 is_relayed(const struct job *job)
 {
     const ptrdiff_t columns = job->head.m * la_call_parts(job->call);
-    return !(job->properties & LA_PANELS) ||
-           (!(job->properties & LA_HEAD_START) && columns <= LA_START_COLUMNS);
+    return !(job->properties & LA_PANELS) || job->properties & LA_ADDS ||
+           columns <= LA_RELAY_COLUMNS;
 }
 
 int
@@ -52,8 +53,10 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
     if (stages_of(job)->run == NULL || job->by_id[LA_AT_block] != NULL) {
         return 0;
     }
-    const size_t each = is_relayed(job) ? LA_STAGED_ALONE : LA_STAGED_THREADS;
-    return forced() > 0 || (each * units <= (size_t)threads && work >= LA_STAGED_WORK);
+    const size_t each = (size_t)threads / units;
+    return forced() > 0 || (each >= LA_STAGED_THREADS && work >= LA_STAGED_WORK) ||
+           (each >= LA_RELAY_THREADS && each < LA_STAGED_THREADS && is_relayed(job) &&
+            work >= LA_RELAY_WORK * (double)units);
 }
 
 int
@@ -150,7 +153,7 @@ run_passes(struct job *job, size_t bytes, int *fits)
     return status;
 }
 
-/* Chunks per group: as many as fit the caches. */
+/* Chunks per group: as many as fit the caches, of sequences that are long enough. */
 static ptrdiff_t
 chunks_per_group(const struct job *job, const struct la_staged *x, size_t record)
 {
@@ -164,9 +167,12 @@ chunks_per_group(const struct job *job, const struct la_staged *x, size_t record
         room = (all < most ? all : most) / x->count;
     }
     const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
-    const ptrdiff_t even = x->lanes == NULL
-                               ? LA_EVEN_PIECES * (ptrdiff_t)x->parts
-                               : n / (LA_CUT_TOKENS * LA_EVEN_PIECES * x->threads);
+    ptrdiff_t even = LA_EVEN_PIECES * (ptrdiff_t)x->parts;
+    if (x->lanes != NULL) {
+        const ptrdiff_t tokens = n / (LA_EVEN_PIECES * x->threads);
+        even = (tokens < LA_RELAY_TOKENS ? LA_RELAY_TOKENS : tokens) /
+               stages->rows(&job->head);
+    }
     const ptrdiff_t least = stages->least != NULL ? stages->least(&job->head) : 1;
     ptrdiff_t wanted = (fit < even) == (x->lanes == NULL) ? even : fit;
     wanted = wanted < least ? least : wanted;
@@ -222,8 +228,7 @@ enum la_status
 la_run_staged(struct job *job, size_t units, int threads, int *fits)
 {
     const size_t bytes = measure(job), all = (size_t)threads;
-    const size_t each = (all + units - 1) / units;
-    const int relays = each < LA_STAGED_THREADS && !(job->properties & LA_HEAD_START);
+    const int relays = all / units < LA_STAGED_THREADS;
     struct la_staged x = {.count = units, .threads = threads, .parts = 1};
     if (relays) { /* groups that all threads have, and some that are handed on */
         x.lasts = threads + 2 < LA_LASTS ? threads + 2 : LA_LASTS;
@@ -231,8 +236,8 @@ la_run_staged(struct job *job, size_t units, int threads, int *fits)
     else {
         x.slots = la_stages_may_not_fit(job) ? 2 : 3;
         x.lasts = x.slots + 1;
-        x.parts = each;
-        x.shares = LA_STAGE_SHARES * each;
+        x.parts = (all + units - 1) / units;
+        x.shares = LA_STAGE_SHARES * x.parts;
     }
     const size_t groups = relays ? all : units * (size_t)x.slots;
     x.sequences = calloc(units, sizeof(*x.sequences));

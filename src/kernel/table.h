@@ -51,8 +51,7 @@ enum la_property {
     LA_TAKES_COMPLEX = 8192, /* also takes complex64 and complex128 */
     LA_HALF_STATES = 16384,  /* states may be stored in 16 bits */
     LA_PRODUCTS = 32768,     /* obeys set_products (pairs.h) */
-    LA_HEAD_START = 65536, /* can carry the state to a range of tokens and compute that
-                              alone (head_start.c) */
+    LA_ADDS = 65536,         /* what tokens add to the state does not depend on it */
     LA_FLUSHES = 131072 /* numbers below the smallest normal one count as 0: results of
                            decays, on which processors may take 150 times as long
                            (modes.h) */
@@ -122,14 +121,6 @@ struct la_interleave {
     struct la_fetch *ahead; /* rows to prefetch during the slice, of all heads */
 };
 
-/* The tokens of a head whose outputs are wanted; those before them only change the
- * state, which is a result where they are the last ones.  Both are multiples of
- * LA_CUT_TOKENS or the end; a chunk that has begun before one of them is computed whole
- * with the tokens before it. */
-struct la_tokens {
-    ptrdiff_t from, to;
-};
-
 /* The stages of a group of consecutive chunks of a head (stages.c): the lengths of its
  * chunks; what depends on their tokens alone; what the group takes over from the one
  * before; the states between chunks, from the first on, each thread some rows or
@@ -185,7 +176,6 @@ struct la_head {
     int normalize;
     int large;                        /* results exceed the caches */
     struct la_interleave *interleave; /* NULL: all tokens in one call */
-    const struct la_tokens *wanted;   /* NULL: all tokens (head_start.c) */
     void *rates;   /* of a pass: per group of channels, a row (dB, dC) per token */
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */
     int (*poll)(void *); /* called about once per chunk; nonzero: stop */
@@ -227,8 +217,9 @@ struct la_stages {
     /* Bytes of scratch, of a record, and of what all groups of a head share. */
     size_t (*scratch)(const struct la_head *), (*record)(const struct la_head *),
         (*shared)(const struct la_head *);
-    /* Chunks per group, at least; NULL: any number. */
-    ptrdiff_t (*least)(const struct la_head *);
+    ptrdiff_t (*rows)(const struct la_head *); /* tokens of a chunk, at most */
+    ptrdiff_t (*least)(
+        const struct la_head *); /* chunks of a group; NULL: any number */
     int passes;
 };
 

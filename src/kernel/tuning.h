@@ -224,16 +224,15 @@ enum {
     LA_BRIEF_WORK = 20000000,   /* about a millisecond: Ctrl-C may wait for it */
     LA_GROUP_BYTES = 1 << 19,   /* what a group keeps, per thread (stages.c) */
     LA_GROUPS_BYTES = 48 << 20, /* of all groups, below what scratch.c keeps */
-    LA_STAGED_THREADS = 4,      /* per unit of a call, for stages to gain over panels */
-    LA_STAGED_ALONE = 2,        /* the same where a relay gains over them (relay.c) */
-    LA_STAGE_SHARES = 4,        /* of a group's chunks, per thread */
-    LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
-    LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */
-    LA_CARRY_SHARE = 44,        /* per cent of a token's time that its state takes */
-    LA_START_THREADS = 3,       /* that share a head, each with a head start */
-    LA_START_COLUMNS = 96,      /* of wider values, panels take less time */
-    LA_START_WORK = 4000000,    /* for ranges that are even enough */
-    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (channel_split.c) */
+    LA_STAGED_THREADS = 4,      /* per unit of a call, for them to share groups */
+    LA_RELAY_THREADS = 2,       /* the same for them to take groups in turn (relay.c) */
+    LA_RELAY_COLUMNS = 96, /* of wider values of delta rules, panels take less time */
+    LA_RELAY_TOKENS = 128, /* of a group, at least */
+    LA_STAGE_SHARES = 4,   /* of a group's chunks, per thread */
+    LA_CARRY_AHEAD = 3,    /* chunks whose sums are prefetched */
+    LA_STAGED_WORK = 16000000, /* stages begin and end with few threads */
+    LA_RELAY_WORK = 4000000,   /* the same of each unit, by a relay */
+    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
 };
 
 #endif

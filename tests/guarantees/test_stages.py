@@ -18,6 +18,8 @@ from linattn._core import settings
 CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
+#: Recurrences of which two or three threads share a forward pass in stages, too.
+ADDS = [x for x in CASES if x.name in ("causal", "gated", "ssd")]
 #: Recurrences that may have a gate per key channel.
 BY_CHANNEL = [x for x in CASES[2:] if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
@@ -65,12 +67,12 @@ def test_shapes(stages, case, dtype, backward):
 
 @grid(
     lambda made, count: count != 5 or not made[1],
-    made=[(CAUSAL, False), *((case, True) for case in CASES)],
+    made=[*((case, False) for case in ADDS), *((case, True) for case in CASES)],
     count=[2, 5, 16],
 )
 def test_a_call_that_chooses_stages(threads, made, count):
-    """Few sequences of many tokens, of which the threads share each pass."""
-    for lead, n in (((), 5000), ((3,), 3000)):
+    """Few sequences of some tokens, of which the threads share each pass."""
+    for lead, n in (((), 1024 if count == 2 else 5000), ((3,), 3000)):
         operands = make(made[0], lead, n, 64, 64)
         f, options = call(*made, {})
         threads(1)
@@ -79,9 +81,22 @@ def test_a_call_that_chooses_stages(threads, made, count):
         _linattn.take_jobs()
         assert_same(f(operands, **options), expected)
         jobs = _linattn.take_jobs()
-        if made[1] and (not lead or count == 16):
-            assert len(jobs) == 2
+        if not lead or count == 16:
+            assert len(jobs) == 1 + made[1]
             assert all(lanes == count < items for items, lanes in jobs)
+
+
+@pytest.mark.parametrize("case", ADDS, ids=str)
+def test_heads_left_over(threads, case):
+    """Of seven heads, each of three threads computes two, and all of them share the last one."""
+    operands = make(case, (7,), 2000, 64, 33)
+    threads(1)
+    expected = case.forward(operands)
+    threads(3)
+    _linattn.take_jobs()
+    assert_same(case.forward(operands), expected)
+    (items, lanes), *_ = _linattn.take_jobs()
+    assert lanes == 3 < items
 
 
 @BOTH

@@ -177,20 +177,6 @@ token_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
     }
 }
 
-/* Those of the state after the chunk, with the same bits. */
-static void
-token_state_factors(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
-{
-    token_sums(decay, rows, d);
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        vec sum = (vec){0};
-        for (ptrdiff_t i = j; i < rows; i++) {
-            sum = add_earlier(sum, decay->g.x[i], i - j);
-        }
-        vstore(&decay->end[j], vexp(sum));
-    }
-}
-
 /* The same from the last token on, without G. */
 static void
 token_ends(const struct decay *decay, ptrdiff_t rows, ptrdiff_t d)
@@ -357,21 +343,6 @@ load_decays(const struct la_head *h, struct span t, const struct decay *decay)
 {
     const ptrdiff_t rows = load_sums(h, t, decay);
     all_factors(h, decay, rows);
-    return rows;
-}
-
-/* The factors of what its writers add to the state after the chunk, in prepared rows:
- * those of load_decays, to the bit, that to_end takes. */
-static ptrdiff_t
-load_writers_decays(const struct la_head *h, struct span t, const struct decay *decay)
-{
-    const ptrdiff_t rows = load_sums(h, t, decay);
-    if (decay->channels) {
-        all_factors(h, decay, rows);
-    }
-    else {
-        token_state_factors(decay, round_up(rows, MR), h->d);
-    }
     return rows;
 }
 

@@ -4,8 +4,8 @@
  *    o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
  *                                             Katharopoulos et al. 2020, eq. 9-12
  *
- * About 4 n d m flops, in stages up to 5.5.  Scratch: the state, up to 4 d m numbers,
- * and a few chunks.  Rows j > i never affect row i. */
+ * About 4 n d m flops; 5.5 where threads share runs in stages.  Scratch: the state, up
+ * to 4 d m numbers, and a few chunks.  Rows j > i never affect row i. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
@@ -86,7 +86,8 @@ causal_chunks(const struct la_head *h, const struct causal_scratch *r, struct sw
 {
     for (; i < end; i += r->rows) {
         const struct span t = span(i, r->rows, i + r->rows, h->n, c->ahead);
-        const int all = i + r->rows < end ? LA_READ | LA_WRITE : what;
+        const int writes = i + r->rows < end && r->state.between == NULL;
+        const int all = writes ? LA_READ | LA_WRITE : what;
         place_in_run(c, h, &r->state, i, i + r->rows);
         c->rows = t.rows;
         load_keys_as(r->own, h, t, c, r->b, r->v);
@@ -143,30 +144,6 @@ causal_blocks(const struct la_head *h, const struct causal_scratch *r, struct sw
     return h->n;
 }
 
-/* The state after the tokens before those that are wanted.  Returns where the scan
- * continues, or -1 to stop. */
-static ptrdiff_t
-causal_head_start(const struct la_head *h, const struct causal_scratch *r,
-                  struct sweep c, ptrdiff_t i)
-{
-    without_scores(&c);
-    c.held = NULL;
-    for (c.rows = r->rows; i < head_start_end(h); i += r->rows) {
-        if (h->poll(h->poll_arg)) {
-            return -1;
-        }
-        load_keys_as(r->own, h, span(i, r->rows, i + r->rows, h->n, c.ahead), &c, r->b,
-                     r->v);
-        place_in_run(&c, h, &r->state, i, i + r->rows);
-        c.s = c.ends ? c.s : NULL;
-        sweep(&c, LA_WRITE);
-        if (h->normalize) {
-            add_rows(r->z, r->z_lost, r->b, c.rows);
-        }
-    }
-    return i;
-}
-
 static struct sweep
 causal_sweep(const struct la_head *h, const struct causal_scratch *r,
              struct la_fetch *ahead)
@@ -204,12 +181,9 @@ run_causal(const struct la_head *h)
     }
     const int keyless = no_keys(h, r.z);
     forget_pairs(&c);
-    i = causal_head_start(h, &r, c, i);
-    if (i >= 0) {
-        i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
-                         : causal_chunks(h, &r, &c, i, outputs_end(h),
-                                         LA_READ | LA_WRITE, keyless);
-    }
+    i = h->block > 0 ? causal_blocks(h, &r, &c, keyless)
+                     : causal_chunks(h, &r, &c, i, slice_end(h, h->n),
+                                     LA_READ | LA_WRITE, keyless);
     if (i >= 0 && ends_last_pass(h, i, h->n)) {
         store_states(h, r.state.base, r.state.lost, r.z, r.z_lost);
     }
@@ -219,10 +193,18 @@ run_causal(const struct la_head *h)
 /* --- in stages (stages.c) ------------------------------------------------- */
 
 /* The record of a run, which is what stages take for a chunk: the state before it; z
- * before it and what z has lost; and the sum of the keys of each chunk. */
+ * before it and what z has lost; the sum of the keys of each chunk; and what each chunk
+ * adds, then the states between them, unless several threads share a group. */
 struct causal_record {
-    T *s, *z, *z_lost, *sums;
+    T *s, *z, *z_lost, *sums, *between;
 };
+
+static ptrdiff_t
+run_tokens(const struct la_head *h)
+{
+    (void)h;
+    return LA_CUT_TOKENS;
+}
 
 static struct causal_record
 take_causal_record(const struct la_head *h, struct arena *arena)
@@ -232,6 +214,10 @@ take_causal_record(const struct la_head *h, struct arena *arena)
     x.z = take_row(arena, h->d);
     x.z_lost = take_row(arena, h->d);
     x.sums = take_block(arena, LA_CUT_TOKENS / head_rows(h), h->d).x;
+    x.between = NULL;
+    if (h->chunks->parts == 1) {
+        x.between = take_states(arena, states_between(head_rows(h)), h->d, h->m);
+    }
     return x;
 }
 
@@ -244,6 +230,7 @@ causal_record(const struct la_chunks *of, const struct causal_record *first,
         .z = field_before(of, first->z, i),
         .z_lost = field_before(of, first->z_lost, i),
         .sums = in_record(of, first->sums, i),
+        .between = in_record(of, first->between, i),
     };
 }
 
@@ -256,6 +243,36 @@ begin_causal(const struct la_head *h, const struct causal_record *first)
         begin_vector(h, first->z, first->z_lost);
     }
     return 0;
+}
+
+/* How many chunks of a run of `tokens` tokens have a state after them within it. */
+static ptrdiff_t
+chunks_between(const struct la_head *h, ptrdiff_t tokens)
+{
+    return (tokens - 1) / head_rows(h);
+}
+
+/* Numbers of a state that are written. */
+static ptrdiff_t
+numbers_of_state(const struct la_head *h)
+{
+    return round_up(h->d, MR) * round_up(h->m, VL);
+}
+
+/* What the chunk of a run from its token j on adds to the state, and to the run. */
+static void
+sum_into_run(const struct la_head *h, struct sweep *c, const struct causal_record *x,
+             T *run, ptrdiff_t j, ptrdiff_t tokens)
+{
+    const ptrdiff_t i = j / head_rows(h), step = state_size(h->d, h->m);
+    if (x->between != NULL && i < chunks_between(h, tokens)) {
+        sum_chunk(c, x->between + i * step, 1);
+        return;
+    }
+    if (x->between != NULL && i > 0) {
+        sum_chunks(run, x->between, step, i, numbers_of_state(h));
+    }
+    sum_chunk(c, run, i == 0);
 }
 
 static int
@@ -274,8 +291,9 @@ prepare_causal(const struct la_head *h, const struct causal_record *first)
                       .own = r.own};
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
-        T *const sum = field_before(h->chunks, first->s, i + 1);
-        T *sums = in_record(h->chunks, first->sums, i);
+        const struct causal_record x = causal_record(h->chunks, first, i);
+        T *const run = field_before(h->chunks, first->s, i + 1);
+        T *sums = x.sums;
         for (ptrdiff_t j = 0; j < t.rows; j += r.rows, sums += step) {
             if (h->poll(h->poll_arg)) {
                 return 1;
@@ -284,7 +302,7 @@ prepare_causal(const struct la_head *h, const struct causal_record *first)
                                           t.first + t.rows, &ahead);
             load_keys_as(r.own, h, some, &c, r.b, r.v);
             c.rows = some.rows;
-            sum_chunk(&c, sum, j == 0);
+            sum_into_run(h, &c, &x, run, j, t.rows);
             if (h->normalize) {
                 sum_rows(sums, r.b, some.rows);
             }
@@ -343,10 +361,16 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
         const struct causal_record x = causal_record(h->chunks, first, i);
         const size_t bytes = (size_t)row_step(h->d) * sizeof(T);
-        const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
-                            all_zero(x.s, round_up(c.K, MR) * c.W);
+        const int keyless =
+            h->keys == 0 && all_zero(x.z, h->d) && all_zero(x.s, numbers_of_state(h));
         r.state.base = x.s; /* read alone, so neither `lost` nor `run` is needed */
         r.state.run = NULL;
+        r.state.between = x.between;
+        r.state.step = state_size(h->d, h->m);
+        if (x.between != NULL) {
+            make_between(x.between, x.s, r.state.step, chunks_between(h, t.rows),
+                         numbers_of_state(h));
+        }
         memcpy(r.z, x.z, bytes);
         memcpy(r.z_lost, x.z_lost, bytes);
         if (causal_chunks(h, &r, &c, t.first, t.first + t.rows, LA_READ, keyless) < 0) {

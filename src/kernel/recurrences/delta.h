@@ -318,7 +318,7 @@ static ptrdiff_t
 delta_chunks(const struct la_head *h, const struct delta_scratch *r,
              struct delta_chunk *c, ptrdiff_t i)
 {
-    for (; i < outputs_end(h); i += r->rows) {
+    for (; i < slice_end(h, h->n); i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }

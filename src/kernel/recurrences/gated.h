@@ -151,35 +151,12 @@ load_gated_chunk(const struct la_head *h, const struct gated_scratch *r,
     return t;
 }
 
-/* The state after the chunks that begin before the tokens that are wanted.  Returns
- * where the scan continues, or -1 to stop. */
-static ptrdiff_t
-gated_head_start(const struct la_head *h, const struct gated_scratch *r, struct sweep c,
-                 ptrdiff_t i)
-{
-    c.held = NULL;
-    c.scored = 0;
-    for (; i < head_start_end(h); i += c.rows) {
-        if (h->poll(h->poll_arg)) {
-            return -1;
-        }
-        struct span t = span(i, up_to_cut(h, i, r->rows), i + r->rows, h->n, c.ahead);
-        t = load_gated_chunk(h, r, &c, t, load_writers_decays);
-        if (!r->own.rows) {
-            writers_meet(&r->decay, r->b, r->b, t.rows, h->d);
-            to_end(&r->decay, r->b, r->b, t.rows, h->d);
-        }
-        sweep_decayed(&r->decay, &c, LA_WRITE, 0);
-    }
-    return i;
-}
-
 /* The tokens from i on.  Returns where the scan continues, or -1 to stop. */
 static ptrdiff_t
 gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct sweep *c,
              ptrdiff_t i)
 {
-    for (; i < outputs_end(h); i += c->rows) {
+    for (; i < slice_end(h, h->n); i += c->rows) {
         if (h->poll(h->poll_arg)) {
             return -1;
         }
@@ -252,10 +229,7 @@ run_gated(const struct la_head *h)
         factors(h, r.scale, r.rows, 0, NULL);
     }
     forget_pairs(&c);
-    i = gated_head_start(h, &r, c, i);
-    if (i >= 0) {
-        i = h->block > 0 ? gated_blocks(h, &r, &c) : gated_chunks(h, &r, &c, i);
-    }
+    i = h->block > 0 ? gated_blocks(h, &r, &c) : gated_chunks(h, &r, &c, i);
     if (i >= 0 && ends_last_pass(h, i, h->n)) {
         end_state(&h->s1, r.s, r.lost, h->d, h->m);
     }

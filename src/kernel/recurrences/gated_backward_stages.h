@@ -17,9 +17,15 @@ struct gated_memory {
 };
 
 static ptrdiff_t
+gated_gradient_rows(const struct la_head *h)
+{
+    return gated_backward_rows(h->d);
+}
+
+static ptrdiff_t
 least_gated_chunks(const struct la_head *h)
 {
-    return chunks_of_group(h, gated_backward_rows(h->d));
+    return chunks_of_group(h, gated_gradient_rows(h));
 }
 
 static struct gated_memory
@@ -30,7 +36,7 @@ take_gated_memory(const struct la_head *h, struct arena *arena)
     x.r_lost = take_state(arena, h->d, h->m);
     x.sum = take(arena, 1, width_of_sum(h));
     x.lost_of_sum = take(arena, 1, width_of_sum(h));
-    x.groups = take_groups(h, arena, gated_backward_rows(h->d));
+    x.groups = take_groups(h, arena, gated_gradient_rows(h));
     return x;
 }
 

@@ -283,7 +283,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
         r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    while (i < outputs_end(h)) {
+    while (i < slice_end(h, h->n)) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }

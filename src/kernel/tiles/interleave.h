@@ -61,18 +61,4 @@ slice_fetch(const struct la_head *h, struct la_fetch *own)
     return h->interleave != NULL ? h->interleave->ahead : own;
 }
 
-/* Of causal forward passes: one past the last token whose output is wanted. */
-INLINE ptrdiff_t
-outputs_end(const struct la_head *h)
-{
-    return h->wanted != NULL ? h->wanted->to : slice_end(h, h->n);
-}
-
-/* One past the last token that only changes the state. */
-INLINE ptrdiff_t
-head_start_end(const struct la_head *h)
-{
-    return h->wanted != NULL ? h->wanted->from : 0;
-}
-
 #endif

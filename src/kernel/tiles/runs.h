@@ -5,7 +5,10 @@
  *
  * What a run adds does not depend on the state before it, so threads sum runs side by
  * side (stages.c), and pass on one state per run, not one per chunk.  The base alone is
- * compensated.  The sum of a run may overflow where the state would not. */
+ * compensated.  The sum of a run may overflow where the state would not.
+ *
+ * A thread that has whole runs to itself keeps what their chunks add, one state for
+ * each but the last, and makes the states between them from that. */
 #ifndef LA_RUNS_H
 #define LA_RUNS_H
 
@@ -13,9 +16,11 @@
 
 struct runs {
     T *base;
-    T *run;  /* NULL: not wanted, as the base is not written */
-    T *s;    /* S after a chunk that does not end its run */
-    T *lost; /* what base has lost to rounding, or NULL */
+    T *run;           /* NULL: not wanted, as the base is not written */
+    T *s;             /* S after a chunk that does not end its run */
+    T *lost;          /* what base has lost to rounding, or NULL */
+    const T *between; /* all S of the run, if they are there already, or NULL */
+    ptrdiff_t step;   /* from one of them to the next */
 };
 
 /* For chunks of `rows` tokens.  A run of one chunk is added to the base at once. */
@@ -40,10 +45,46 @@ place_in_run(struct sweep *c, const struct la_head *h, const struct runs *x,
     c->begins = i % LA_CUT_TOKENS == 0;
     c->ends = next % LA_CUT_TOKENS == 0 || next >= h->n;
     c->run = x->run;
-    c->read = c->begins ? x->base : x->s;
+    const ptrdiff_t before = i % LA_CUT_TOKENS / (next - i) - 1;
+    const T *const s = x->between != NULL ? x->between + before * x->step : x->s;
+    c->read = c->begins ? x->base : s;
     c->from = c->ends ? x->base : c->read;
     c->s = c->ends ? x->base : x->s;
     c->lost = c->ends ? x->lost : NULL;
+}
+
+/* What is kept of a run, for chunks of `rows` tokens: how many states. */
+INLINE ptrdiff_t
+states_between(ptrdiff_t rows)
+{
+    return LA_CUT_TOKENS / rows - 1;
+}
+
+/* sum = what so many chunks, at least one, add; `count` numbers of each state. */
+static void
+sum_chunks(T *sum, const T *between, ptrdiff_t step, ptrdiff_t chunks, ptrdiff_t count)
+{
+    for (ptrdiff_t l = 0; l < count; l += VL) {
+        vec x = vload(&between[l]);
+        for (ptrdiff_t j = 1; j < chunks; j++) {
+            x += vload(&between[j * step + l]);
+        }
+        vstore(&sum[l], x);
+    }
+}
+
+/* The states after these chunks, in place of what they add. */
+static void
+make_between(T *between, const T *base, ptrdiff_t step, ptrdiff_t chunks,
+             ptrdiff_t count)
+{
+    for (ptrdiff_t l = 0; l < count; l += VL) {
+        vec x = vload(&base[l]);
+        for (ptrdiff_t j = 0; j < chunks; j++) {
+            x += vload(&between[j * step + l]);
+            vstore(&between[j * step + l], x);
+        }
+    }
 }
 
 #endif
