@@ -2,9 +2,9 @@
  *
  * Units are pieces, which job_run.c runs, as long as each thread has as many; those
  * that are left over, or are fewer than the threads, are split further: into panels of
- * value columns, or as the three other files do (job.h).  A panel's columns are computed
- * by the same operations in the same order for any width (micro.h), so the number of
- * threads changes no bit. */
+ * value columns, or as the three other files do (job.h).  A panel's columns are
+ * computed by the same operations in the same order for any width (micro.h), so the
+ * number of threads changes no bit. */
 #include "cpu.h"
 #include "job.h"
 #include "number.h"
