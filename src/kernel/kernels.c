@@ -20,6 +20,7 @@
 #include "scans/wkv.h"
 #include "scans/wkv_backward.h"
 #include "recurrences/causal.h"
+#include "recurrences/causal_stages.h"
 #include "recurrences/causal_backward.h"
 #include "recurrences/causal_backward_stages.h"
 #include "recurrences/delta.h"

@@ -3,6 +3,7 @@
 #define LA_CAUSAL_BACKWARD_STAGES_H
 
 #include "causal_backward.h"
+#include "../tiles/stages.h"
 
 /* The record of a chunk, with the state before it.  In the first pass: S^T, z, the keys
  * and their sum; in reverse R, the sum of w_i a_i, a, r g and the sum of w_i a_i of the
