@@ -106,7 +106,7 @@ def set_spin_time(us: int) -> None:
     -----
     Waking a thread takes 10 to 50 microseconds, longer than a step of a few heads.  So threads
     stay awake for a short time, but not if other threads have taken their CPU since the last call
-    (on Linux), nor if a call uses more threads than there are CPUs. Those that wait for each
+    (on Linux), nor if a call uses more threads than there are CPUs.  Those that wait for each
     other within a call stay awake for up to ten times as long.
 
     Takes negligible time and memory.

@@ -114,7 +114,8 @@ int la_is_staged(const struct job *job, size_t units, double work, int threads);
 int la_stages_may_not_fit(const struct job *job);
 
 /* Computes them, from job->first on.  Sets *fits to 0 if there are too many chunks. */
-enum la_status la_run_staged(struct job *job, size_t units, int threads, int *fits);
+enum la_status la_run_staged(struct job *job, size_t units, double work, int threads,
+                             int *fits);
 
 /* Computes every call in stages for which an operator has them, in groups of so many
  * chunks; 0 ends it.  Returns the previous number.  For tests. */

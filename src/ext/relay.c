@@ -7,14 +7,16 @@
  *
  * Each lane has memory for a group.  If its thread stays away, as in the child of a
  * fork, others complete the group. */
+#include "os.h"
 #include "staged.h"
 
 /* What a lane has: no group; one that is being cut and prepared, or carried and
  * finished; or one that is prepared, as a number of its own from 0 on. */
 enum { NONE = -1, BEGUN = -2, ENDING = -3 };
 
-/* A thread that has waited this often looks after the groups of others. */
-enum { PATIENCE = 100 };
+/* A thread that has waited this long looks after the groups of others, whose threads
+ * are asleep then.  Those that are awake have them in their caches. */
+enum { PATIENCE_US = 500 };
 
 /* Whether there is memory for the state after this group: that of the group `lasts`
  * before is free as soon as the one after that, which reads it, is finished. */
@@ -63,7 +65,9 @@ to_complete(const struct la_staged *x, int lane)
 {
     struct la_lane *own = &x->lanes[lane];
     struct next next = {own, ready(x, own)};
-    for (int i = 0; next.has == NONE && own->waits > PATIENCE && i < x->threads; i++) {
+    const int helps =
+        next.has == NONE && own->since != 0 && la_clock_us() - own->since > PATIENCE_US;
+    for (int i = 0; helps && next.has == NONE && i < x->threads; i++) {
         next = (struct next){&x->lanes[i], ready(x, &x->lanes[i])};
     }
     return next;
@@ -95,7 +99,7 @@ turn(void *arg, size_t item, int lane)
         (atomic_load(&own->has) == NONE && to_cut(x) != NULL)) {
         return LA_NOW;
     }
-    own->waits++;
+    own->since = own->since == 0 ? la_clock_us() : own->since;
     return is_over(x) ? LA_NEVER : LA_LATER;
 }
 
@@ -161,7 +165,7 @@ run_item(void *arg, size_t item, int lane)
     const struct la_staged *x = job->staged;
     const struct next next = to_complete(x, lane);
     (void)item;
-    x->lanes[lane].waits = 0;
+    x->lanes[lane].since = 0;
     if (next.has != NONE) {
         return complete(job, next, lane);
     }

@@ -165,7 +165,8 @@ run_in_stages(struct job *job, size_t units, int threads, int *fits)
             return LA_NO_MEMORY;
         }
     }
-    const enum la_status status = la_run_staged(job, units, threads, fits);
+    const enum la_status status =
+        la_run_staged(job, units, work_of(job, units), threads, fits);
     if (!*fits && (job->scratch.bytes < other.bytes || job->scratch.lanes < lanes)) {
         const struct la_scratch staged = job->scratch;
         job->scratch = other;

@@ -21,7 +21,7 @@ struct la_sequence {
 /* The group that a lane has in relay.c. */
 struct la_lane {
     _Atomic ptrdiff_t has;
-    int waits;
+    int64_t since; /* when its thread began to wait, in microseconds; 0: it does not */
 };
 
 struct la_staged {

@@ -47,16 +47,23 @@ is_relayed(const struct job *job)
            columns <= LA_RELAY_COLUMNS;
 }
 
+/* Whether all threads share every group. */
+static int
+are_shared(size_t units, double work, int threads)
+{
+    return (size_t)threads / units >= LA_STAGED_THREADS &&
+           (forced() > 0 || work >= LA_STAGED_WORK);
+}
+
 int
 la_is_staged(const struct job *job, size_t units, double work, int threads)
 {
     if (stages_of(job)->run == NULL || job->by_id[LA_AT_block] != NULL) {
         return 0;
     }
-    const size_t each = (size_t)threads / units;
-    return forced() > 0 || (each >= LA_STAGED_THREADS && work >= LA_STAGED_WORK) ||
-           (each >= LA_RELAY_THREADS && each < LA_STAGED_THREADS && is_relayed(job) &&
-            work >= LA_RELAY_WORK * (double)units);
+    const int relays = (size_t)threads / units >= LA_RELAY_THREADS && is_relayed(job) &&
+                       work >= LA_RELAY_WORK * (double)units;
+    return forced() > 0 || relays || are_shared(units, work, threads);
 }
 
 int
@@ -225,10 +232,12 @@ measure(const struct job *job)
 }
 
 enum la_status
-la_run_staged(struct job *job, size_t units, int threads, int *fits)
+la_run_staged(struct job *job, size_t units, double work, int threads, int *fits)
 {
+    const int relays = !are_shared(units, work, threads);
+    const size_t most = LA_STAGED_THREADS - 1;
+    threads = relays && (size_t)threads > most * units ? (int)(most * units) : threads;
     const size_t bytes = measure(job), all = (size_t)threads;
-    const int relays = all / units < LA_STAGED_THREADS;
     struct la_staged x = {.count = units, .threads = threads, .parts = 1};
     if (relays) { /* groups that all threads have, and some that are handed on */
         x.lasts = threads + 2 < LA_LASTS ? threads + 2 : LA_LASTS;

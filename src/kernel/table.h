@@ -217,9 +217,8 @@ struct la_stages {
     /* Bytes of scratch, of a record, and of what all groups of a head share. */
     size_t (*scratch)(const struct la_head *), (*record)(const struct la_head *),
         (*shared)(const struct la_head *);
-    ptrdiff_t (*rows)(const struct la_head *); /* tokens of a chunk, at most */
-    ptrdiff_t (*least)(
-        const struct la_head *); /* chunks of a group; NULL: any number */
+    /* Tokens of a chunk, at most; chunks of a group, at least (NULL: any number). */
+    ptrdiff_t (*rows)(const struct la_head *), (*least)(const struct la_head *);
     int passes;
 };
 

@@ -226,13 +226,13 @@ enum {
     LA_GROUPS_BYTES = 48 << 20, /* of all groups, below what scratch.c keeps */
     LA_STAGED_THREADS = 4,      /* per unit of a call, for them to share groups */
     LA_RELAY_THREADS = 2,       /* the same for them to take groups in turn (relay.c) */
-    LA_RELAY_COLUMNS = 96, /* of wider values of delta rules, panels take less time */
-    LA_RELAY_TOKENS = 128, /* of a group, at least */
-    LA_STAGE_SHARES = 4,   /* of a group's chunks, per thread */
-    LA_CARRY_AHEAD = 3,    /* chunks whose sums are prefetched */
-    LA_STAGED_WORK = 16000000, /* stages begin and end with few threads */
-    LA_RELAY_WORK = 4000000,   /* the same of each unit, by a relay */
-    LA_SPLIT_WORK = 4000000,   /* threads wait for each other twice (channel_split.c) */
+    LA_RELAY_COLUMNS = 96,      /* of wider values, delta rules gain more by panels */
+    LA_RELAY_TOKENS = 128,      /* of a group, if they fit it */
+    LA_STAGE_SHARES = 4,        /* of a group's chunks, per thread */
+    LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
+    LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */
+    LA_RELAY_WORK = 8000000,    /* the same of each unit, by a relay */
+    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (channel_split.c) */
 };
 
 #endif

@@ -17,9 +17,7 @@ from linattn._core import settings
 
 CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
-WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64)]
-#: Recurrences of which two or three threads share a forward pass in stages, too.
-ADDS = [x for x in CASES if x.name in ("causal", "gated", "ssd")]
+WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
 #: Recurrences that may have a gate per key channel.
 BY_CHANNEL = [x for x in CASES[2:] if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
@@ -67,12 +65,12 @@ def test_shapes(stages, case, dtype, backward):
 
 @grid(
     lambda made, count: count != 5 or not made[1],
-    made=[*((case, False) for case in ADDS), *((case, True) for case in CASES)],
+    made=[(case, backward) for case in CASES for backward in (False, True)],
     count=[2, 5, 16],
 )
 def test_a_call_that_chooses_stages(threads, made, count):
-    """Few sequences of some tokens, of which the threads share each pass."""
-    for lead, n in (((), 1024 if count == 2 else 5000), ((3,), 3000)):
+    """Few sequences of some tokens, of which the threads, or three each, share each pass."""
+    for lead, n in (((), 1024), ((), 5000), ((3,), 3000)):
         operands = make(made[0], lead, n, 64, 64)
         f, options = call(*made, {})
         threads(1)
@@ -82,11 +80,12 @@ def test_a_call_that_chooses_stages(threads, made, count):
         assert_same(f(operands, **options), expected)
         jobs = _linattn.take_jobs()
         if not lead or count == 16:
-            assert len(jobs) == 1 + made[1]
-            assert all(lanes == count < items for items, lanes in jobs)
+            lanes = count if n > 1024 else min(count, 3)
+            assert [x[1] for x in jobs] == [lanes] * (1 + made[1])
+            assert all(x[0] > lanes for x in jobs)
 
 
-@pytest.mark.parametrize("case", ADDS, ids=str)
+@EVERY
 def test_heads_left_over(threads, case):
     """Of seven heads, each of three threads computes two, and all of them share the last one."""
     operands = make(case, (7,), 2000, 64, 33)
@@ -196,13 +195,14 @@ def test_layouts(stages, case, backward):
 
 
 @EVERY
-def test_a_state_in_place(threads, case):
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_state_in_place(threads, case, count):
     """The state after the tokens takes the place of the one before them."""
     operands, given = make(case, (1,), 400, 16, 33), start(case, (1,), 16, 33)
     threads(1)
     _, expected = case.forward(operands, initial_state=given)
     pool = apply(lambda x: np.concatenate([x, x]), given)
-    threads(4)
+    threads(count)
     with forced(3):
         case.forward(operands, initial_state=pool, state_indices=[1])
     assert_same(apply(lambda x: x[1:], pool), expected)

@@ -29,7 +29,7 @@ take_causal_record(const struct la_head *h, struct arena *arena)
     x.z_lost = take_row(arena, h->d);
     x.sums = take_block(arena, LA_CUT_TOKENS / head_rows(h), h->d).x;
     x.between = NULL;
-    if (h->chunks->parts == 1) {
+    if (h->chunks->parts == 1 && states_between(head_rows(h)) > 0) {
         x.between = take_states(arena, states_between(head_rows(h)), h->d, h->m);
     }
     return x;
