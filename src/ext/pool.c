@@ -175,13 +175,14 @@ wait_for_turn(const struct la_list *list, size_t item, int lane, struct wait *x)
         x->item = item;
         x->since = x->asked = now;
         x->idle = x->idle == 0 ? now : x->idle;
-        x->awake = atomic_load_explicit(&pool.spins, memory_order_relaxed) && is_calm();
+        x->awake = us > 0 && atomic_load_explicit(&pool.spins, memory_order_relaxed) &&
+                   is_calm();
     }
     else if (now - x->asked >= us) {
         x->asked = now;
         x->awake = x->awake && now - x->since < LONGER * us && is_calm();
     }
-    if (x->awake && us > 0) {
+    if (x->awake) {
         for (int i = 0; i < PAUSES; i++) {
             la_pause();
         }

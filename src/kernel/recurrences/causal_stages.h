@@ -66,25 +66,18 @@ chunks_between(const struct la_head *h, ptrdiff_t tokens)
     return (tokens - 1) / head_rows(h);
 }
 
-/* Numbers of a state that are written. */
-static ptrdiff_t
-numbers_of_state(const struct la_head *h)
-{
-    return round_up(h->d, MR) * round_up(h->m, VL);
-}
-
 /* What the chunk of a run from its token j on adds to the state, and to the run. */
 static void
 sum_into_run(const struct la_head *h, struct sweep *c, const struct causal_record *x,
              T *run, ptrdiff_t j, ptrdiff_t tokens)
 {
-    const ptrdiff_t i = j / head_rows(h), step = state_size(h->d, h->m);
+    const ptrdiff_t i = j / head_rows(h);
     if (x->between != NULL && i < chunks_between(h, tokens)) {
-        sum_chunk(c, x->between + i * step, 1);
+        sum_chunk(c, x->between + i * state_size(h->d, h->m), 1);
         return;
     }
     if (x->between != NULL && i > 0) {
-        sum_chunks(run, x->between, step, i, numbers_of_state(h));
+        sum_chunks(h, run, x->between, i);
     }
     sum_chunk(c, run, i == 0);
 }
@@ -175,15 +168,13 @@ finish_causal(const struct la_head *h, const struct causal_record *first)
         const struct span t = span_of(h, i, LA_CUT_TOKENS, NULL);
         const struct causal_record x = causal_record(h->chunks, first, i);
         const size_t bytes = (size_t)row_step(h->d) * sizeof(T);
-        const int keyless =
-            h->keys == 0 && all_zero(x.z, h->d) && all_zero(x.s, numbers_of_state(h));
+        const int keyless = h->keys == 0 && all_zero(x.z, h->d) &&
+                            all_zero(x.s, numbers_in_tiles(h->d, h->m));
         r.state.base = x.s; /* read alone, so neither `lost` nor `run` is needed */
         r.state.run = NULL;
         r.state.between = x.between;
-        r.state.step = state_size(h->d, h->m);
         if (x.between != NULL) {
-            make_between(x.between, x.s, r.state.step, chunks_between(h, t.rows),
-                         numbers_of_state(h));
+            make_between(h, x.between, x.s, chunks_between(h, t.rows));
         }
         memcpy(r.z, x.z, bytes);
         memcpy(r.z_lost, x.z_lost, bytes);

@@ -58,7 +58,7 @@ momentum_delta_backward_carve(const struct la_head *h, struct arena *arena)
 INLINE ptrdiff_t
 momentum_whole(const struct la_head *h)
 {
-    return 2 * round_up(h->d, MR) * round_up(h->m, VL);
+    return 2 * numbers_in_tiles(h->d, h->m);
 }
 
 /* The state of a panel after the tokens t.  Nonzero: stop. */

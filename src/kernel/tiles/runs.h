@@ -20,7 +20,6 @@ struct runs {
     T *s;             /* S after a chunk that does not end its run */
     T *lost;          /* what base has lost to rounding, or NULL */
     const T *between; /* all S of the run, if they are there already, or NULL */
-    ptrdiff_t step;   /* from one of them to the next */
 };
 
 /* For chunks of `rows` tokens.  A run of one chunk is added to the base at once. */
@@ -45,9 +44,11 @@ place_in_run(struct sweep *c, const struct la_head *h, const struct runs *x,
     c->begins = i % LA_CUT_TOKENS == 0;
     c->ends = next % LA_CUT_TOKENS == 0 || next >= h->n;
     c->run = x->run;
-    const ptrdiff_t before = i % LA_CUT_TOKENS / (next - i) - 1;
-    const T *const s = x->between != NULL ? x->between + before * x->step : x->s;
-    c->read = c->begins ? x->base : s;
+    c->read = c->begins ? x->base : x->s;
+    if (!c->begins && x->between != NULL) {
+        const ptrdiff_t chunk = i % LA_CUT_TOKENS / (next - i);
+        c->read = x->between + (chunk - 1) * state_size(h->d, h->m);
+    }
     c->from = c->ends ? x->base : c->read;
     c->s = c->ends ? x->base : x->s;
     c->lost = c->ends ? x->lost : NULL;
@@ -60,10 +61,11 @@ states_between(ptrdiff_t rows)
     return LA_CUT_TOKENS / rows - 1;
 }
 
-/* sum = what so many chunks, at least one, add; `count` numbers of each state. */
+/* sum = what so many chunks, at least one, add. */
 static void
-sum_chunks(T *sum, const T *between, ptrdiff_t step, ptrdiff_t chunks, ptrdiff_t count)
+sum_chunks(const struct la_head *h, T *sum, const T *between, ptrdiff_t chunks)
 {
+    const ptrdiff_t step = state_size(h->d, h->m), count = numbers_in_tiles(h->d, h->m);
     for (ptrdiff_t l = 0; l < count; l += VL) {
         vec x = vload(&between[l]);
         for (ptrdiff_t j = 1; j < chunks; j++) {
@@ -75,9 +77,9 @@ sum_chunks(T *sum, const T *between, ptrdiff_t step, ptrdiff_t chunks, ptrdiff_t
 
 /* The states after these chunks, in place of what they add. */
 static void
-make_between(T *between, const T *base, ptrdiff_t step, ptrdiff_t chunks,
-             ptrdiff_t count)
+make_between(const struct la_head *h, T *between, const T *base, ptrdiff_t chunks)
 {
+    const ptrdiff_t step = state_size(h->d, h->m), count = numbers_in_tiles(h->d, h->m);
     for (ptrdiff_t l = 0; l < count; l += VL) {
         vec x = vload(&base[l]);
         for (ptrdiff_t j = 0; j < chunks; j++) {

@@ -23,6 +23,13 @@ state_size(ptrdiff_t K, ptrdiff_t W)
     return state_rows(K) * state_rows(W);
 }
 
+/* How many of them column tiles hold; the others are room for the transpose. */
+INLINE ptrdiff_t
+numbers_in_tiles(ptrdiff_t K, ptrdiff_t W)
+{
+    return round_up(K, MR) * round_up(W, VL);
+}
+
 /* Scratch for `count` states (K, W), one after another. */
 INLINE T *
 take_states(struct arena *arena, ptrdiff_t count, ptrdiff_t K, ptrdiff_t W)
