@@ -86,7 +86,7 @@ turn(void *arg, size_t item, int lane)
     case LA_CARRY:
         may = is_done(x, LA_BEGIN, group) && is_done(x, LA_PREPARE, group);
         break;
-    case LA_FINISH:
+    default: /* LA_FINISH */
         may = is_done(x, LA_CARRY, group) && is_done(x, LA_FINISH, group - 1);
     }
     return may ? LA_NOW : LA_LATER;

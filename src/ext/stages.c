@@ -143,6 +143,19 @@ run_pass(struct job *job, size_t bytes)
     return status;
 }
 
+/* LA_END of a sequence, whose memory is laid out as for its groups. */
+static int
+end_sequence(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    struct la_chunks x = job->staged->chunks[0];
+    struct la_head h = head_of(job, item);
+    x.shared = job->staged->sequences[item].shared;
+    h.chunks = &x;
+    h.stage.kind = LA_END;
+    return h.n > 0 ? la_job_compute(job, &h, lane) : 0; /* la_cut_group computed it */
+}
+
 /* Sets *fits to 0 if a sequence has more chunks than were expected: then the first pass
  * has ended early.  It has written no result, but maybe to dV (delta_backward.h). */
 static enum la_status
@@ -154,10 +167,12 @@ run_passes(struct job *job, size_t bytes, int *fits)
         status = run_pass(job, bytes);
         *fits = !atomic_load(&x->overflows);
         if (status != LA_DONE || !*fits) {
-            break;
+            return status;
         }
     }
-    return status;
+    return stages_of(job)->ends
+               ? la_job_run(job, job->kernel, end_sequence, bytes, x->count, x->threads)
+               : status;
 }
 
 /* Chunks per group: as many as fit the caches, of sequences that are long enough. */

@@ -124,10 +124,11 @@ struct la_interleave {
 /* The stages of a group of consecutive chunks of a head (stages.c): the lengths of its
  * chunks; what depends on their tokens alone; what the group takes over from the one
  * before; the states between chunks, from the first on, each thread some rows or
- * columns of the state; results.  Every number is summed as when a single
- * call computes the head.  The chunks of causal are runs of several (runs.h). */
-enum la_stage_kind { LA_CUT, LA_PREPARE, LA_BEGIN, LA_CARRY, LA_FINISH };
-enum { LA_STAGE_KINDS = LA_FINISH + 1 };
+ * columns of the state; results.  LA_END is what follows the last pass over all groups,
+ * of kernels that have it.  Every number is summed as when a single call computes the
+ * head.  The chunks of causal are runs of several (runs.h). */
+enum la_stage_kind { LA_CUT, LA_PREPARE, LA_BEGIN, LA_CARRY, LA_FINISH, LA_END };
+enum { LA_STAGE_KINDS = LA_FINISH + 1 }; /* of a group */
 
 /* What a stage computes: some chunks of the group or, of LA_CARRY, a share of all of
  * them. */
@@ -220,6 +221,7 @@ struct la_stages {
     /* Tokens of a chunk, at most; chunks of a group, at least (NULL: any number). */
     ptrdiff_t (*rows)(const struct la_head *), (*least)(const struct la_head *);
     int passes;
+    int ends; /* whether there is an LA_END */
 };
 
 /* All kernels of one instruction set and one dtype. */

@@ -10,16 +10,18 @@ from layouts import LAYOUTS
 from slow import grid
 from stages import forced
 from states import assert_same
-from table import ATTENTION, apply, first_of
+from table import ATTENTION, FIRST, apply, first_of
 
 from linattn import _linattn
 from linattn._core import settings
 
-CASES = [x for x in first_of(ATTENTION) if x.name != "momentum_delta"]
+STAGED = {"causal", "delta", "gated", "ssd", "gated_delta", "dplr", "mlstm"}
+CASES = [x for x in FIRST if x.name in STAGED]
+MLSTM = CASES[-1]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
 #: Recurrences that may have a gate per key channel.
-BY_CHANNEL = [x for x in CASES[2:] if x.name != "ssd"]
+BY_CHANNEL = [x for x in first_of(GATED) if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 BOTH = pytest.mark.parametrize("backward", [False, True])
 
@@ -78,11 +80,11 @@ def test_a_call_that_chooses_stages(threads, made, count):
         threads(count)
         _linattn.take_jobs()
         assert_same(f(operands, **options), expected)
-        jobs = _linattn.take_jobs()
+        passes = _linattn.take_jobs()[: 1 + made[1]]  # mLSTM's gates get their gradients afterwards
         if not lead or count == 16:
             lanes = count if n > 1024 else min(count, 3)
-            assert [x[1] for x in jobs] == [lanes] * (1 + made[1])
-            assert all(x[0] > lanes for x in jobs)
+            assert [x[1] for x in passes] == [lanes] * (1 + made[1])
+            assert all(x[0] > lanes for x in passes)
 
 
 @EVERY
@@ -152,6 +154,22 @@ def test_decays(stages, case, backward):
             operands["g"] = g.copy()
             operands["g"][rng.random(g.shape) < few / n] = value
             check(stages, case, backward, operands, initial_state=given, counts=counts)
+
+
+@BOTH
+@pytest.mark.parametrize("name", "if")
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"eps": 0.25}], ids=str)
+def test_gates_of_mlstm(stages, options, name, backward):
+    """Resets, gates so far apart that little or all is forgotten, and equal ones."""
+    rng = np.random.default_rng(4)
+    case = MLSTM._replace(options=options)
+    operands = make(case, (2,), 300, 20, 33)
+    gates, given = operands[name], start(case, (2,), 20, 33)
+    for few in (2, 40, 300):
+        for value in (-np.inf, -1e4, -90, 0, 90, 1e4, np.nan):
+            operands[name] = gates.copy()
+            operands[name][rng.random(gates.shape) < few / 300] = value
+            check(stages, case, backward, operands, initial_state=given)
 
 
 @EVERY

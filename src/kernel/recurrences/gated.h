@@ -15,19 +15,34 @@
 #ifndef LA_GATED_H
 #define LA_GATED_H
 
-#include "../decays/decay.h"
+#include "../decays/decayed_sum.h"
 #include "../tiles/token_blocks.h"
 #include "writes.h"
 
+struct gated_scratch;
+
+/* What mLSTM, with gated attention inside, does differently (mlstm.h). */
+struct gated_parts {
+    /* b and v of the tokens t, once they are loaded */
+    void (*keys)(const struct gated_scratch *r, struct span t, ptrdiff_t keys,
+                 struct block b, struct block v);
+    /* their outputs, from O and, if they are normalized, z.q */
+    void (*outputs)(const struct la_head *h, const struct gated_scratch *r,
+                    struct span t);
+};
+
 struct gated_scratch {
-    ptrdiff_t rows; /* largest number of tokens per chunk */
-    struct own own; /* rows: with one decay per token */
+    const struct gated_parts *parts; /* or NULL */
+    ptrdiff_t rows;                  /* largest number of tokens per chunk */
+    struct own own;                  /* rows: with one decay per token */
     struct block a, b, v, dots, o;
     struct pairs pairs;
     const T **held;
     struct decay decay;
-    T *s, *lost, *scale;
-    T *bonus, *own_scores; /* u, (d), or NULL; scores of own keys, (rows) */
+    T *s, *lost;
+    T *scale;               /* factors of outputs; of normalized ones z.q first */
+    struct decayed_sum sum; /* of normalized outputs */
+    T *bonus, *own_scores;  /* u, (d), or NULL; scores of own keys, (rows) */
     struct writes writes;
 };
 
@@ -54,6 +69,9 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
+    if (h->normalize) {
+        r.sum = take_decayed_sum(h, arena);
+    }
     r.decay = take_decay(arena, h, r.rows);
     r.pairs = take_pairs(h, arena, r.rows, h->d, h->m);
     r.held = take_held(h, arena, h->m);
@@ -133,6 +151,32 @@ load_gated_keys(const struct la_head *h, const struct gated_scratch *r, struct s
     else {
         strengthen(h, &r->writes, t, v);
     }
+    if (r->parts != NULL) {
+        r->parts->keys(r, t, keys_left(h, t), b, v);
+    }
+}
+
+static void
+store_gated_outputs(const struct la_head *h, const struct gated_scratch *r,
+                    struct span t)
+{
+    if (r->parts != NULL) {
+        r->parts->outputs(h, r, t);
+    }
+    else {
+        store_outputs(h, &r->writes, t, r->o, r->scale);
+    }
+}
+
+/* z.q of a chunk's rows, whose keys are scaled to the end by now; z after them. */
+static void
+gated_sums(const struct la_head *h, const struct gated_scratch *r,
+           const struct sweep *c)
+{
+    forget_sum(&r->decay, r->sum, h->d);
+    score_sums(r->scale, c, r->sum.z);
+    fade_sum(h, &r->decay, r->sum, r->sum);
+    add_rows(r->sum.z, r->sum.lost, c->b, c->rows);
 }
 
 /* Loads the keys, values and decays of the chunk that begins with the tokens t, by a
@@ -165,8 +209,11 @@ gated_chunks(const struct la_head *h, const struct gated_scratch *r, struct swee
         load_readers_as(r->own, h, &h->q, t, c, r->a);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, r, c->a, c->b, c->ahead, t.rows);
+        if (h->normalize) {
+            gated_sums(h, r, c);
+        }
         sweep_decayed(&r->decay, c, LA_READ | LA_WRITE, la_is_given(&h->bonus));
-        store_outputs(h, &r->writes, t, r->o, r->scale);
+        store_gated_outputs(h, r, t);
     }
     return i;
 }
@@ -194,46 +241,68 @@ gated_blocks(const struct la_head *h, const struct gated_scratch *r, struct swee
     return h->n;
 }
 
+/* What is the same for all chunks. */
+static void
+gated_numbers(const struct la_head *h, const struct gated_scratch *r)
+{
+    if (la_is_given(&h->bonus)) {
+        load_vector(r->bonus, &h->bonus, h->d);
+    }
+    load_skip(h, &r->writes);
+    if (!h->normalize) {
+        factors(h, r->scale, r->rows, 0, NULL);
+    }
+}
+
+/* Computes a head with scratch that has been taken. */
+static int
+gated_head(const struct la_head *h, const struct gated_scratch *r)
+{
+    struct la_fetch own = {0};
+    struct sweep c = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r->a,
+        .b = r->b,
+        .v = r->v,
+        .dots = r->dots,
+        .o = r->o,
+        .s = r->s,
+        .keep = r->decay.keep,
+        .change = r->decay.change,
+        .ahead = slice_fetch(h, &own),
+        .pairs = r->pairs,
+        .scored = r->own.rows,
+        .held = r->held,
+    };
+    ptrdiff_t i = slice_begin(h);
+    take_gated_rows(r, &r->decay, &c);
+    compensate_state(&c, h, r->lost, rows_in_block(h, r->rows));
+    if (i == 0) {
+        begin_state(h, r->s, c.lost);
+        r->decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
+        gated_numbers(h, r);
+        if (h->normalize) {
+            begin_vector(h, r->sum.z, r->sum.lost);
+        }
+    }
+    forget_pairs(&c);
+    i = h->block > 0 ? gated_blocks(h, r, &c) : gated_chunks(h, r, &c, i);
+    if (i >= 0 && ends_last_pass(h, i, h->n)) {
+        end_state(&h->s1, r->s, r->lost, h->d, h->m);
+        if (h->normalize) {
+            end_vector(&h->z1, r->sum.z, r->sum.lost, h->d);
+        }
+    }
+    return i < 0;
+}
+
 static int
 run_gated(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
-    struct la_fetch own = {0};
-    struct sweep c = {
-        .K = h->d,
-        .W = round_up(h->m, VL),
-        .a = r.a,
-        .b = r.b,
-        .v = r.v,
-        .dots = r.dots,
-        .o = r.o,
-        .s = r.s,
-        .keep = r.decay.keep,
-        .change = r.decay.change,
-        .ahead = slice_fetch(h, &own),
-        .pairs = r.pairs,
-        .scored = r.own.rows,
-        .held = r.held,
-    };
-    ptrdiff_t i = slice_begin(h);
-    take_gated_rows(&r, &r.decay, &c);
-    compensate_state(&c, h, r.lost, rows_in_block(h, r.rows));
-    if (i == 0) {
-        begin_state(h, r.s, c.lost);
-        r.decay.keep[0] = (T)carries_lost(h); /* 0: nothing has been lost yet */
-        if (la_is_given(&h->bonus)) {
-            load_vector(r.bonus, &h->bonus, h->d);
-        }
-        load_skip(h, &r.writes);
-        factors(h, r.scale, r.rows, 0, NULL);
-    }
-    forget_pairs(&c);
-    i = h->block > 0 ? gated_blocks(h, &r, &c) : gated_chunks(h, &r, &c, i);
-    if (i >= 0 && ends_last_pass(h, i, h->n)) {
-        end_state(&h->s1, r.s, r.lost, h->d, h->m);
-    }
-    return i < 0;
+    return gated_head(h, &r);
 }
 
 #endif

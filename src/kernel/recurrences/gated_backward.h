@@ -24,10 +24,10 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     load_decays(h, t, &r->decay);
     load_mapped(r->a, &h->q, t, h->d, h->map);
     r->parts->keys(h, r, t);
-    load_plain(r->c, &h->grad_out, t, r->values);
+    load_plain(r->c, &h->grad_out, t, value_channels(h));
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
-    look_ahead(&h->dv, t, r->values);
+    look_ahead(&h->dv, t, value_channels(h));
     if (h->scale != 1) {
         scale_rows(r->c, t.rows, r->scale);
     }
@@ -96,12 +96,12 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
     }
 }
 
-/* What dA and dB get through the states, and P. */
+/* P, and what dA gets through the state. */
 static void
-gated_products(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
-               struct span t)
+gated_reader_products(const struct la_head *h, const struct gated_backward_scratch *r,
+                      T *s, struct span t)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
+    const ptrdiff_t rows = round_up(t.rows, MR);
     const struct sweep p = {.rows = rows,
                             .K = h->m,
                             .a = r->c,
@@ -111,23 +111,30 @@ gated_products(const struct la_head *h, const struct gated_backward_scratch *r, 
                             .pairs = r->factors};
     const struct sweep da = {.rows = rows,
                              .K = h->m,
-                             .W = W,
+                             .W = round_up(h->d, VL),
                              .a = r->c,
                              .o = r->da,
                              .s = s,
                              .ahead = t.ahead,
                              .pairs = r->factors,
                              .scored = 1};
-    const struct sweep db = {.rows = rows,
+    scores(&p);
+    sweep(&da, LA_READ);
+}
+
+/* What dB gets. */
+static void
+gated_writer_products(const struct la_head *h, const struct gated_backward_scratch *r,
+                      struct span t)
+{
+    const struct sweep db = {.rows = round_up(t.rows, MR),
                              .K = h->m,
-                             .W = W,
+                             .W = round_up(h->d, VL),
                              .a = r->v,
                              .o = r->db,
                              .s = r->rt,
                              .ahead = t.ahead,
                              .pairs = r->factors};
-    scores(&p);
-    sweep(&da, LA_READ);
     sweep(&db, LA_READ);
 }
 
@@ -177,7 +184,7 @@ store_gated_writers(const struct la_head *h, const struct gated_backward_scratch
     clear_rows(r->db, keys, t.rows);
     clear_rows(r->dv, keys, t.rows);
     store_rows(&h->dk, t, h->d, r->db, NULL);
-    store_rows(&h->dv, t, r->values, r->dv, NULL);
+    store_rows(&h->dv, t, value_channels(h), r->dv, NULL);
     store_decay_gradient(h, &r->decay, &r->pairs, t);
 }
 
@@ -213,7 +220,8 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     }
     state_gradient(&r->decay, r->pairs.state, s, r->rt, h->m, h->d);
     gated_scores(h, r, t);
-    gated_products(h, r, s, t);
+    gated_reader_products(h, r, s, t);
+    gated_writer_products(h, r, t);
     if (r->parts->cotangents != NULL) {
         r->parts->cotangents(h, r, t, s);
     }
@@ -232,14 +240,6 @@ gated_writers_reverse(const struct la_head *h, const struct gated_backward_scrat
                       struct sweep *dv, struct span t, T *s)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    const struct sweep db = {.rows = rows,
-                             .K = h->m,
-                             .W = round_up(h->d, VL),
-                             .a = r->v,
-                             .o = r->db,
-                             .s = r->rt,
-                             .ahead = t.ahead,
-                             .pairs = r->factors};
     transpose_state(r->rt, dv->s, h->d, h->m);
     load_decays(h, t, &r->decay);
     load_keys(h, t, r->b, r->v);
@@ -254,7 +254,7 @@ gated_writers_reverse(const struct la_head *h, const struct gated_backward_scrat
     dv->rows = 0; /* R only decays */
     sweep(dv, LA_WRITE);
     forget_state(&r->decay, dv);
-    sweep(&db, LA_READ);
+    gated_writer_products(h, r, t);
     gated_features(h, r, t);
     chain(r->db, &h->k, t, h->d, r->b, h->map);
     store_gated_writers(h, r, t);
@@ -295,7 +295,7 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
     load_state(r->r, &h->grad_s, h->d, h->m);
     if (r->parts->last != NULL) {
-        r->parts->last(h, r);
+        r->parts->last(h, r, r->rt, r->r);
     }
     clear(r->sum, width_of_sum(h));
     clear(r->lost_of_sum, width_of_sum(h));

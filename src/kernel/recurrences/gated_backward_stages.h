@@ -125,6 +125,9 @@ prepare_gated_readers(const struct la_head *h, const struct gated_backward_scrat
                       .ahead = t.ahead,
                       .pairs = r->factors};
     load_gated(h, r, t);
+    if (r->parts->noted != NULL) {
+        r->parts->noted(h, r, t);
+    }
     readers_meet(&r->decay, r->met_a, r->a, t.rows, h->d, before);
     from_start(&r->decay, r->far_a, r->met_a, rows, h->d, before);
     sum_chunk(&c, x->next_r, 1);
@@ -158,13 +161,12 @@ prepare_gated_writers(const struct la_head *h, const struct gated_backward_scrat
 }
 
 static int
-prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *first)
+prepare_gated_backward(const struct la_head *h, const struct gated_backward_scratch *r,
+                       const struct gated_adjoint *first)
 {
     const int reverse = h->chunks->reverse;
-    struct arena arena = {h->scratch, 0};
-    const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
     struct la_fetch ahead = eager_fetch();
-    gated_constants(h, &r);
+    gated_constants(h, r);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -172,12 +174,12 @@ prepare_gated_backward(const struct la_head *h, const struct gated_adjoint *firs
         const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
         const struct span t = tokens_of(&x.decays, &ahead);
         if (reverse) {
-            prepare_gated_readers(h, &r, &x, t);
+            prepare_gated_readers(h, r, &x, t);
         }
         else {
-            gated_keys(h, &r, t);
+            r->parts->keys(h, r, t);
         }
-        prepare_gated_writers(h, &r, &x.decays.decay, t,
+        prepare_gated_writers(h, r, &x.decays.decay, t,
                               reverse && i + 1 == h->chunks->count
                                   ? NULL
                                   : field_before(h->chunks, first->s, i + 1));
@@ -237,30 +239,67 @@ carry_gated_gradients(const struct la_head *h, const struct gated_adjoint *first
 }
 
 static int
-carry_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
+carry_gated_backward(const struct la_head *h, const struct gated_backward_scratch *r,
+                     const struct gated_adjoint *first,
                      const struct gated_memory *of_head)
 {
-    struct arena arena = {h->scratch, 0};
-    T *const copy = take_gated_gradient(h, &arena).rt;
-    return carry_gated_states(h, first, of_head, copy) ||
-           (h->chunks->reverse && carry_gated_gradients(h, first, of_head, copy));
+    return carry_gated_states(h, first, of_head, r->rt) ||
+           (h->chunks->reverse && carry_gated_gradients(h, first, of_head, r->rt));
 }
 
+/* Notes what makes the cotangents of normalized outputs, with the states before the
+ * chunks at hand: the second pass needs them before it has these. */
 static int
-finish_gated_backward(const struct la_head *h, const struct gated_adjoint *first,
-                      const struct gated_memory *of_head)
+note_gated_cotangents(const struct la_head *h, const struct gated_backward_scratch *r,
+                      const struct gated_adjoint *first)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
     struct la_fetch ahead = eager_fetch();
-    gated_constants(h, &r);
+    gated_constants(h, r);
     for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
-        struct sweep dv = gated_value_sweep(h, &r, x.r);
-        gated_reverse(h, &r, &dv, tokens_of(&x.decays, &ahead), x.s, LA_READ);
+        const struct span t = tokens_of(&x.decays, &ahead);
+        load_gated(h, r, t);
+        gated_scores(h, r, t);
+        gated_reader_products(h, r, x.s, t);
+        r->parts->cotangents(h, r, t, x.s);
+        r->parts->note(r, t);
+    }
+    return 0;
+}
+
+/* Of the first pass. */
+static int
+finish_gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
+                    const struct gated_adjoint *first)
+{
+    if (h->normalize && note_gated_cotangents(h, r, first)) {
+        return 1;
+    }
+    if (ends_head(h) && r->parts->last != NULL) {
+        load_state(r->rt, &h->grad_s, h->d, h->m);
+        r->parts->last(h, r, field_before(h->chunks, first->s, h->chunks->count),
+                       r->rt);
+    }
+    return 0;
+}
+
+static int
+finish_gated_backward(const struct la_head *h, const struct gated_backward_scratch *r,
+                      const struct gated_adjoint *first,
+                      const struct gated_memory *of_head)
+{
+    struct la_fetch ahead = eager_fetch();
+    gated_constants(h, r);
+    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
+        struct sweep dv = gated_value_sweep(h, r, x.r);
+        gated_reverse(h, r, &dv, tokens_of(&x.decays, &ahead), x.s, LA_READ);
     }
     if (ends_head(h)) {
         T *last = field_before(h->chunks, first->r, h->chunks->count);
@@ -270,8 +309,9 @@ finish_gated_backward(const struct la_head *h, const struct gated_adjoint *first
     return 0;
 }
 
+/* One stage, with scratch that has been taken. */
 static int
-stage_gated_backward(const struct la_head *h)
+gated_backward_stage(const struct la_head *h, const struct gated_backward_scratch *r)
 {
     struct arena of_records = {h->chunks->records, 0}, shared = {h->chunks->shared, 0};
     const struct gated_adjoint first = take_gated_adjoint(h, &of_records);
@@ -280,14 +320,23 @@ stage_gated_backward(const struct la_head *h)
     case LA_CUT:
         return cut_group(h, &of_head.groups, &first.decays, gated_backward_rows(h->d));
     case LA_PREPARE:
-        return prepare_gated_backward(h, &first);
+        return prepare_gated_backward(h, r, &first);
     case LA_BEGIN:
         return begin_gated_group(h, &first, &of_head);
     case LA_CARRY:
-        return carry_gated_backward(h, &first, &of_head);
+        return carry_gated_backward(h, r, &first, &of_head);
     default:
-        return h->chunks->reverse ? finish_gated_backward(h, &first, &of_head) : 0;
+        return h->chunks->reverse ? finish_gated_backward(h, r, &first, &of_head)
+                                  : finish_gated_states(h, r, &first);
     }
+}
+
+static int
+stage_gated_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_backward_scratch r = take_gated_gradient(h, &arena);
+    return gated_backward_stage(h, &r);
 }
 
 #endif

@@ -22,13 +22,18 @@ struct gated_backward_parts {
                        struct span t, T *s);
     void (*finish)(const struct la_head *h, const struct gated_backward_scratch *r,
                    struct span t);
-    /* from the state after the last token, in rt, and its gradient, in r */
-    void (*last)(const struct la_head *h, const struct gated_backward_scratch *r);
+    /* from S^T after the last token, and its gradient R */
+    void (*last)(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+                 T *grad);
+    /* in stages: notes what makes cotangents of normalized outputs; and makes those of
+     * the tokens t from it */
+    void (*note)(const struct gated_backward_scratch *r, struct span t);
+    void (*noted)(const struct la_head *h, const struct gated_backward_scratch *r,
+                  struct span t);
 };
 
 struct gated_backward_scratch {
     const struct gated_backward_parts *parts;
-    ptrdiff_t values; /* channels of the caller's values */
     struct checkpoints chunks;
     struct block a, b, v, c;
     /* A and B, scaled for products with each other and with the states. */
@@ -54,7 +59,14 @@ gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     load_writes(h, &r->writes, t, r->b, r->v);
 }
 
-static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL, NULL};
+static const struct gated_backward_parts gated_gradient_parts = {.keys = gated_keys};
+
+/* Channels of the caller's values: with normalized outputs, z is one more. */
+INLINE ptrdiff_t
+value_channels(const struct la_head *h)
+{
+    return h->m - h->normalize;
+}
 
 /* Of the sum over all tokens: the gradient of a bonus (d), or of a skip (m). */
 INLINE ptrdiff_t
@@ -76,8 +88,7 @@ take_gated_gradient(const struct la_head *h, struct arena *arena)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         *keys[i] = take_block(arena, rows, h->d);
     }
-    r.parts = &gated_parts;
-    r.values = h->m;
+    r.parts = &gated_gradient_parts;
     r.v = take_block(arena, rows, h->m);
     r.c = take_block(arena, rows, h->m);
     r.dv = take_block(arena, rows, h->m);

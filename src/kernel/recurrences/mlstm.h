@@ -14,22 +14,15 @@
 #include "mlstm_gates.h"
 
 struct mlstm_scratch {
-    struct gated_scratch gated;
+    struct gated_scratch gated; /* first: its parts get a pointer to it */
     struct mlstm_gates gates;
-    T *z, *z_lost, *write, *top, *lift;
+    T *write, *top, *lift; /* of a chunk */
 };
 
-static struct mlstm_scratch
-mlstm_carve(const struct la_head *h, struct arena *arena)
+INLINE const struct mlstm_scratch *
+mlstm_of(const struct gated_scratch *r)
 {
-    struct mlstm_scratch r = {.gated = gated_carve(h, arena),
-                              .gates = take_mlstm_gates(h, arena)};
-    r.z = take_row(arena, h->d);
-    r.z_lost = take_row(arena, h->d);
-    r.write = take_row(arena, r.gated.rows);
-    r.top = take_row(arena, r.gated.rows);
-    r.lift = take_row(arena, r.gated.rows);
-    return r;
+    return (const struct mlstm_scratch *)r;
 }
 
 /* b_i <- write_i b_i.  What nothing is written of, v too, becomes 0, whatever it is. */
@@ -90,88 +83,55 @@ mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T 
     }
 }
 
-/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end.  `carries`: z decays a
- * little at every cut, and what that loses is kept, too. */
 static void
-next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d, int carries)
+mlstm_keys(const struct gated_scratch *r, struct span t, ptrdiff_t keys, struct block b,
+           struct block v)
 {
-    const struct decay *decay = &r->gated.decay;
-    for (ptrdiff_t l = 0; l < d; l += VL) {
-        const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
-        const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
-        const vec old = keep * z, new = vfma(change, z, old);
-        vstore(&r->z[l], new);
-        vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
-        if (carries) {
-            const vec more = vfma(change, z, old - new);
-            vstore(&r->z_lost[l], vload(&r->z_lost[l]) + vnumber(more));
-        }
-    }
-    add_rows(r->z, r->z_lost, r->gated.b, rows);
+    const struct mlstm_scratch *all = mlstm_of(r);
+    const struct la_array write = in_scratch(all->gates.write);
+    load_token_row(all->write, &write, t);
+    write_rows(b, v, keys, all->write);
 }
 
-/* The denominators of a chunk, into r.scale; z after it. */
 static void
-mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
-           const struct sweep *c)
+store_mlstm(const struct la_head *h, const struct gated_scratch *r, struct span t)
 {
-    if (!h->normalize) {
-        return;
-    }
-    if (forgets(&r->gated.decay, h->d)) {
-        clear(r->z, row_step(h->d));
-        clear(r->z_lost, row_step(h->d));
-    }
-    score_sums(r->gated.scale, c, r->z);
-    next_sums(r, c->rows, h->d, carries_lost(h));
+    const struct mlstm_scratch *all = mlstm_of(r);
+    const struct la_array top = in_scratch(all->gates.top);
+    load_token_row(all->top, &top, t);
+    mlstm_outputs(h, r->o, r->scale, all->lift, all->top, t.rows);
+    store_rows(&h->o, t, h->m, r->o, r->scale);
 }
 
-/* o, s and z of a head with g. */
-static int
-mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
+static const struct gated_parts mlstm_parts = {mlstm_keys, store_mlstm};
+
+/* What the stages of a group need. */
+static struct mlstm_scratch
+take_mlstm(const struct la_head *h, struct arena *arena)
 {
-    const struct gated_scratch r = all->gated;
-    const struct la_array write = in_scratch(all->gates.write),
-                          top = in_scratch(all->gates.top);
-    struct la_fetch ahead = {0};
-    struct sweep c = {
-        .K = h->d,
-        .W = round_up(h->m, VL),
-        .a = r.a,
-        .b = r.b,
-        .v = r.v,
-        .dots = r.dots,
-        .o = r.o,
-        .s = r.s,
-        .keep = r.decay.keep,
-        .change = r.decay.change,
-        .ahead = &ahead,
-    };
-    compensate_state(&c, h, r.lost, r.rows);
-    begin_state(h, r.s, c.lost);
-    begin_vector(h, all->z, all->z_lost);
-    for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        struct span t = span(i, up_to_cut(h, i, r.rows), i + r.rows, h->n, &ahead);
-        c.rows = t.rows = load_decays(h, t, &r.decay);
-        t.next = i + t.rows;
-        load_keys(h, t, r.b, r.v);
-        load_token_row(all->write, &write, t);
-        load_token_row(all->top, &top, t);
-        write_rows(r.b, r.v, keys_left(h, t), all->write);
-        load_mapped(r.a, &h->q, t, h->d, h->map);
-        look_ahead(&h->o, t, h->m);
-        gated_triangle(h, &r, r.a, r.b, &ahead, t.rows);
-        mlstm_sums(h, all, &c);
-        sweep_decayed(&r.decay, &c, LA_READ | LA_WRITE, 0);
-        mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
-        store_rows(&h->o, t, h->m, r.o, r.scale);
-    }
-    end_state(&h->s1, r.s, r.lost, h->d, h->m);
-    end_vector(&h->z1, all->z, all->z_lost, h->d);
-    return 0;
+    struct mlstm_scratch r = {.gated = gated_carve(h, arena)};
+    r.gated.parts = &mlstm_parts;
+    r.write = take_row(arena, r.gated.rows);
+    r.top = take_row(arena, r.gated.rows);
+    r.lift = take_row(arena, r.gated.rows);
+    return r;
+}
+
+static struct mlstm_scratch
+mlstm_carve(const struct la_head *h, struct arena *arena)
+{
+    struct mlstm_scratch r = take_mlstm(h, arena);
+    r.gates = take_mlstm_gates(h, arena);
+    return r;
+}
+
+/* The head that gated attention sees. */
+static struct la_head
+mlstm_head(const struct la_head *h, const struct mlstm_scratch *r)
+{
+    struct la_head one = *h;
+    one.g = in_scratch(r->gates.g);
+    return one;
 }
 
 static int
@@ -179,9 +139,8 @@ run_mlstm(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct mlstm_scratch r = mlstm_carve(h, &arena);
-    struct la_head one = *h;
-    one.g = in_scratch(r.gates.g);
-    return load_mlstm_gates(h, &r.gates) || mlstm_chunks(&one, &r);
+    const struct la_head one = mlstm_head(h, &r);
+    return load_mlstm_gates(h, &r.gates) || gated_head(&one, &r.gated);
 }
 
 #endif

@@ -14,58 +14,42 @@
  * another scan is needed: P and C S^T are those of g_i until they are multiplied by
  * F_i. The gradient of the equation does not depend on m, which is a constant
  * therefore: log sigma(f) has that of gated attention's gate, and i that of log write.
- * What does depend on m is eps, which stands beside a multiple of e^-m, dm_i = eps e_i,
- * and the last state, whose log_scale has the gradient grad_log_scale - <grad_s, s> -
- * <grad_z, z> at constant memory.  These follow the larger of log sigma(f_t) + m_{t-1}
- * and i_t, token by token, to the first log_scale.  About 12 n d m flops plus the
+ * mlstm_sequence.h adds what does depend on it.  About 12 n d m flops plus the
  * triangles.  Scratch: that of gated_backward.h, two states, seven numbers a token. */
 #ifndef LA_MLSTM_BACKWARD_H
 #define LA_MLSTM_BACKWARD_H
 
 #include "gated_backward.h"
-#include "mlstm.h"
+#include "mlstm_sequence.h"
 
 struct mlstm_backward_scratch {
     struct gated_backward_scratch gated; /* first: its parts get a pointer to it */
     const struct la_head *h;
     T *write, *top, *factor, *lift; /* (rows) */
     T *sums, *dots, *slope, *z;     /* z.q, g.(s^T q) and e; z, (d) */
-    struct mlstm_gates gates;
-    T *da, *di, *dm;          /* (n): of log sigma(f), log write and m */
-    struct block first, last; /* [s, z] before all tokens; the gradient of those after
-                                 all, then of those before */
-    double *at_last; /* <grad_s, s> + <grad_z, z>, of the state after all tokens */
+    struct mlstm_sequence all;
 };
 
 INLINE const struct mlstm_backward_scratch *
-mlstm_of(const struct gated_backward_scratch *r)
+mlstm_gradient_of(const struct gated_backward_scratch *r)
 {
     return (const struct mlstm_backward_scratch *)r;
 }
 
-/* Column `col` of x = values, or 1. */
-static void
-set_column(struct block x, ptrdiff_t rows, ptrdiff_t col, const T *values)
-{
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        x.x[i * x.ld + col] = values == NULL ? 1 : values[i];
-    }
-}
-
 /* b = write k and [v, 1] of the tokens t. */
 static void
-mlstm_keys(const struct la_head *h, const struct gated_backward_scratch *r,
-           struct span t)
+mlstm_gradient_keys(const struct la_head *h, const struct gated_backward_scratch *r,
+                    struct span t)
 {
-    const struct mlstm_backward_scratch *all = mlstm_of(r);
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
     const ptrdiff_t rows = round_up(t.rows, MR), keys = keys_left(h, t);
     load_features(h, t, r->b);
-    const struct la_array write = in_scratch(all->gates.write);
+    const struct la_array write = in_scratch(all->all.gates.write);
     load_token_row(all->write, &write, t);
     t.rows = keys;
-    load_plain(r->v, &h->v, t, r->values);
-    if (r->values < h->m) {
-        set_column(r->v, keys, r->values, NULL);
+    load_plain(r->v, &h->v, t, value_channels(h));
+    if (h->normalize) {
+        set_column(r->v, keys, value_channels(h), NULL);
     }
     write_rows(r->b, r->v, keys, all->write);
     clear_rows(r->v, keys, rows);
@@ -127,11 +111,11 @@ static void
 mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch *r,
                    ptrdiff_t tokens, T *s)
 {
-    const struct mlstm_backward_scratch *all = mlstm_of(r);
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
     const ptrdiff_t rows = round_up(tokens, MR), W = round_up(h->d, VL);
     const struct block z = {all->z, 0}, none = {NULL, 0};
     for (ptrdiff_t j = 0; j < W; j += VL) {
-        vstore(&all->z[j], vload(state_at(s, h->m, W, r->values, j)));
+        vstore(&all->z[j], vload(state_at(s, h->m, W, value_channels(h), j)));
     }
     row_dots(all->sums, r->far_a, z, rows, W);
     add_triangle_dots(all->sums, r->x, none, rows);
@@ -140,34 +124,75 @@ mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch 
     mlstm_slopes(all->h, all, tokens);
 }
 
+/* The factors of cotangents without z; whether they leave some to r->lift. */
+static int
+mlstm_plain_factors(const struct mlstm_backward_scratch *r, struct span t)
+{
+    const struct la_array top = in_scratch(r->all.gates.top);
+    load_token_row(r->top, &top, t);
+    return mlstm_scales(r->h, r->factor, r->lift, r->top, t.rows);
+}
+
+static void
+scale_cotangents(const struct mlstm_backward_scratch *r, struct block x, ptrdiff_t rows,
+                 int lifted)
+{
+    scale_rows(x, rows, r->factor);
+    for (int times = 0; lifted && times < 2; times++) {
+        lift_rows(x, rows, x.ld, r->lift);
+    }
+}
+
 /* The cotangents of a chunk, and its products with them. */
 static void
 mlstm_cotangents(const struct la_head *h, const struct gated_backward_scratch *r,
                  struct span t, T *s)
 {
-    const struct mlstm_backward_scratch *all = mlstm_of(r);
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
     const struct block given[] = {r->c, r->p, r->da};
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    const struct la_array top = in_scratch(all->gates.top);
-    const int by_z = r->values < h->m;
     int lifted = 0;
-    load_token_row(all->top, &top, t);
-    if (by_z) {
+    if (h->normalize) {
+        const struct la_array top = in_scratch(all->all.gates.top);
+        load_token_row(all->top, &top, t);
         mlstm_denominators(h, r, t.rows, s);
     }
     else {
-        lifted = mlstm_scales(all->h, all->factor, all->lift, all->top, t.rows);
+        lifted = mlstm_plain_factors(all, t);
     }
     for (int i = 0; i < 3; i++) {
-        scale_rows(given[i], t.rows, all->factor);
-        for (int times = 0; lifted && times < 2; times++) {
-            lift_rows(given[i], t.rows, given[i].ld, all->lift);
-        }
+        scale_cotangents(all, given[i], t.rows, lifted);
     }
-    if (by_z) {
-        add_outer(r->p, all->sums, NULL, t.rows, rows);
+    if (h->normalize) {
+        add_outer(r->p, all->sums, NULL, t.rows, round_up(t.rows, MR));
         add_outer(r->da, all->sums, all->z, t.rows, round_up(h->d, VL));
-        set_column(r->c, t.rows, r->values, all->sums);
+        set_column(r->c, t.rows, value_channels(h), all->sums);
+    }
+}
+
+static void
+note_mlstm(const struct gated_backward_scratch *r, struct span t)
+{
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
+    memcpy(all->all.factors + t.first, all->factor, (size_t)t.rows * sizeof(T));
+    memcpy(all->all.of_z + t.first, all->sums, (size_t)t.rows * sizeof(T));
+}
+
+/* The cotangents alone, where those of z.q have been noted. */
+static void
+noted_cotangents(const struct la_head *h, const struct gated_backward_scratch *r,
+                 struct span t)
+{
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
+    int lifted = 0;
+    if (h->normalize) {
+        memcpy(all->factor, all->all.factors + t.first, (size_t)t.rows * sizeof(T));
+    }
+    else {
+        lifted = mlstm_plain_factors(all, t);
+    }
+    scale_cotangents(all, r->c, t.rows, lifted);
+    if (h->normalize) {
+        set_column(r->c, t.rows, value_channels(h), all->all.of_z + t.first);
     }
 }
 
@@ -176,153 +201,63 @@ static void
 mlstm_finish(const struct la_head *h, const struct gated_backward_scratch *r,
              struct span t)
 {
-    const struct mlstm_backward_scratch *all = mlstm_of(r);
+    const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
     row_dots(all->dots, r->b, r->db, t.rows, round_up(h->d, VL));
     for (ptrdiff_t i = 0; i < t.rows; i += VL) {
         const ivec writes = vload(&all->write[i]) != (vec){0};
         vstore(&all->dots[i], vkeep(writes, vload(&all->dots[i])));
     }
     scale_rows(r->db, t.rows, all->write);
-    memcpy(all->di + t.first, all->dots, (size_t)t.rows * sizeof(T));
-    memcpy(all->dm + t.first, all->slope, (size_t)t.rows * sizeof(T));
+    memcpy(all->all.di + t.first, all->dots, (size_t)t.rows * sizeof(T));
+    memcpy(all->all.dm + t.first, all->slope, (size_t)t.rows * sizeof(T));
 }
 
 /* The product of the last state with its gradient. */
 static void
-mlstm_last(const struct la_head *h, const struct gated_backward_scratch *r)
+mlstm_last(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+           T *grad)
 {
     const ptrdiff_t width = round_up(h->m, VL), depth = round_up(h->d, VL);
     double sum = 0;
     for (ptrdiff_t l = 0; la_is_given(&h->grad_s) && l < h->d; l++) {
         for (ptrdiff_t j = 0; j < h->m; j++) {
-            const T *grad = state_at(r->r, h->d, width, l, j / VL * VL);
-            const T *s = state_at(r->rt, h->m, depth, j, l / VL * VL);
-            sum += (double)grad[j % VL] * (double)s[l % VL];
+            const T *by = state_at(grad, h->d, width, l, j / VL * VL);
+            const T *last = state_at(s, h->m, depth, j, l / VL * VL);
+            sum += (double)by[j % VL] * (double)last[l % VL];
         }
     }
-    *mlstm_of(r)->at_last = sum;
+    *mlstm_gradient_of(r)->all.at_last = sum;
 }
 
-static const struct gated_backward_parts mlstm_parts = {mlstm_keys, mlstm_cotangents,
-                                                        mlstm_finish, mlstm_last};
+static const struct gated_backward_parts mlstm_gradient_parts = {
+    mlstm_gradient_keys, mlstm_cotangents, mlstm_finish,
+    mlstm_last,          note_mlstm,       noted_cotangents,
+};
 
-/* [s, z] as one operand in x, without z where there is none; nothing of nothing. */
-static struct la_array
-joined(const struct la_head *h, struct block x, const struct la_array *s,
-       const struct la_array *z, T *row)
+/* What a chunk needs, beside what it needs of gated attention. */
+static struct mlstm_backward_scratch
+mlstm_rows(const struct la_head *h, struct arena *arena,
+           struct gated_backward_scratch gated)
 {
-    if (!la_is_given(s) && !la_is_given(z)) {
-        return *s;
+    struct mlstm_backward_scratch r = {.gated = gated, .h = h};
+    T **const numbers[] = {&r.write, &r.top,  &r.factor, &r.lift,
+                           &r.sums,  &r.dots, &r.slope};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        *numbers[i] = take_row(arena, gated.chunks.rows);
     }
-    clear_rows(x, 0, h->d);
-    if (la_is_given(s)) {
-        load_plain(x, s, rows_from(0, h->d), h->m);
-    }
-    if (h->normalize) {
-        load_vector(row, z, h->d);
-        set_column(x, h->d, h->m, row);
-    }
-    return block_array(x);
-}
-
-/* The head that gated attention sees. */
-static struct la_head
-mlstm_head(const struct la_head *h, const struct mlstm_backward_scratch *r)
-{
-    struct la_head one = *h;
-    one.m = h->m + h->normalize;
-    one.scale = 1;
-    one.g = in_scratch(r->gates.g);
-    one.dg = in_scratch(r->da);
-    one.s0 = joined(h, r->first, &h->s0, &h->z0, r->z);
-    one.grad_s = joined(h, r->last, &h->grad_s, &h->grad_z, r->z);
-    one.ds0 = block_array(r->last);
-    return one;
+    r.z = take_row(arena, h->d);
+    r.gated.parts = &mlstm_gradient_parts;
+    return r;
 }
 
 static struct mlstm_backward_scratch
 mlstm_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct la_head one = *h;
-    one.m = h->m + h->normalize;
-    const ptrdiff_t rows = gated_backward_rows(h->d);
-    struct mlstm_backward_scratch r = {.gated = gated_backward_carve(&one, arena)};
-    T **const numbers[] = {&r.write, &r.top,  &r.factor, &r.lift,
-                           &r.sums,  &r.dots, &r.slope};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        *numbers[i] = take_row(arena, rows);
-    }
-    r.z = take_row(arena, h->d);
-    r.gates = take_mlstm_gates(h, arena);
-    r.gates.carries = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
-    r.da = take_row(arena, h->n);
-    r.di = take_row(arena, h->n);
-    r.dm = take_row(arena, h->n);
-    r.first = take_block(arena, round_up(h->d, MR), one.m);
-    r.last = take_block(arena, round_up(h->d, MR), one.m);
-    r.gated.parts = &mlstm_parts;
-    r.gated.values = h->m;
-    r.h = h;
+    const struct la_head one = with_z(h);
+    struct mlstm_backward_scratch r =
+        mlstm_rows(h, arena, gated_backward_carve(&one, arena));
+    r.all = take_mlstm_sequence(h, arena);
     return r;
-}
-
-/* Adds the gradients of m to those of the gates, from that of m after the last token
- * on; returns what is left for the first m. */
-static double
-through_maximum(const struct la_head *h, const struct mlstm_backward_scratch *r,
-                double m)
-{
-    for (ptrdiff_t t = h->n - 1; t >= 0; t--) {
-        m += h->eps != 0 ? (double)r->dm[t] : 0;
-        if (!r->gates.carries[t]) {
-            r->di[t] = (T)(r->di[t] + m);
-            m = 0;
-        }
-        else if (t < h->keys) {
-            r->da[t] = (T)(r->da[t] + m);
-        }
-    }
-    return m;
-}
-
-/* df = da (1 - sigma(f)), and di. */
-static void
-store_gate_gradients(const struct la_head *h, const struct mlstm_backward_scratch *r)
-{
-    const struct span all = rows_from(0, h->n);
-    T *const f = r->gates.top; /* unused by now */
-    load_token_row(f, &h->f_gate, all);
-    for (ptrdiff_t t = keys_left(h, all); t < h->n; t++) {
-        f[t] = r->da[t] = 0;
-    }
-    for (ptrdiff_t t = 0; t < h->n; t += VL) {
-        vstore(&r->da[t], vload(&r->da[t]) * vsigmoid(-vload(&f[t])));
-    }
-    store_numbers(&h->df_gate, all, r->da);
-    store_numbers(&h->di_gate, all, r->di);
-}
-
-/* The gradient of the first state, of whose log_scale `m` is what came through m. */
-static void
-store_first_gradient(const struct la_head *h, const struct mlstm_backward_scratch *r,
-                     double m)
-{
-    const int begins = la_is_given(&h->s0) || la_is_given(&h->z0);
-    for (ptrdiff_t l = 0; l < h->d; l++) {
-        const T *grad = &r->last.x[l * r->last.ld], *s = &r->first.x[l * r->first.ld];
-        for (ptrdiff_t j = 0; begins && j < h->m + h->normalize; j++) {
-            m += (double)grad[j] * (double)s[j];
-        }
-        r->z[l] = h->normalize ? grad[h->m] : 0;
-    }
-    const T log_scale = (T)m;
-    if (la_is_given(&h->ds0)) {
-        store_rows(&h->ds0, rows_from(0, h->d), h->m, r->last, NULL);
-    }
-    store_vector(&h->dz0, r->z, h->d);
-    if (la_is_given(&h->dlog_scale0)) {
-        memcpy(h->dlog_scale0.data, &log_scale, sizeof(log_scale));
-    }
 }
 
 static int
@@ -330,21 +265,10 @@ run_mlstm_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct mlstm_backward_scratch r = mlstm_backward_carve(h, &arena);
-    const struct la_head one = mlstm_head(h, &r);
-    double at_last = 0;
-    T last = 0;
-    r.at_last = &at_last;
+    const struct la_head one = mlstm_gradient_head(h, &r.all);
     clear(r.slope, row_step(r.gated.chunks.rows)); /* without z */
-    if (load_mlstm_gates(h, &r.gates) || gated_gradients(&one, &r.gated)) {
-        return 1;
-    }
-    if (la_is_given(&h->grad_log_scale)) {
-        memcpy(&last, h->grad_log_scale.data, sizeof(last));
-    }
-    const double first = through_maximum(h, &r, last - at_last);
-    store_gate_gradients(h, &r);
-    store_first_gradient(h, &r, first);
-    return 0;
+    return begin_mlstm_gradient(h, &r.all, r.z) || gated_gradients(&one, &r.gated) ||
+           end_mlstm_gradient(h, &r.all, r.z);
 }
 
 #endif
