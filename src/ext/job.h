@@ -120,6 +120,7 @@ enum la_status la_run_staged(struct job *job, size_t units, double work, int thr
 /* Computes every call in stages for which an operator has them, in groups of so many
  * chunks; 0 ends it.  Returns the previous number.  For tests. */
 ptrdiff_t la_stages_force(ptrdiff_t chunks);
+int la_stages_are_forced(void);
 
 /* The number of heads that each thread interleaves, few enough to keep all threads
  * busy; 1: no interleaving (interleave.c). */

@@ -193,7 +193,7 @@ static int
 threads_for(const struct job *job)
 {
     const int threads = la_pool_get_num_threads();
-    if (job->work >= LA_LONG_WORK) {
+    if (job->work >= LA_LONG_WORK || la_stages_are_forced()) {
         return threads;
     }
     const int few =

@@ -30,6 +30,12 @@ forced(void)
     return atomic_load_explicit(&forced_chunks, memory_order_relaxed);
 }
 
+int
+la_stages_are_forced(void)
+{
+    return forced() > 0;
+}
+
 static const struct la_stages *
 stages_of(const struct job *job)
 {
