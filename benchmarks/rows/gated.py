@@ -24,12 +24,12 @@ SHAPES = {64: HEADS8, 128: (16, 2048, 128)}
 MORE = {
     "causal": (), "noncausal": (), "delta": ("beta",), "gated": ("g",),
     "gated_delta": ("g", "beta"), "dplr": ("a", "b", "g"),
-    "momentum_delta": ("p", "g", "mu", "beta", "eta"),
+    "momentum_delta": ("p", "g", "mu", "beta", "eta"), "mlstm": ("i", "f"),
 }  # fmt: skip
 #: The map in a kernel's name, if it is not the identity, and the numbers that it takes.
 MAPS = {
     "causal": ("_elu", (1.0, 1e-6)), "noncausal": ("_elu", (1.0, 1e-6)),
-    "dplr": ("", (1.0,)), "momentum_delta": ("", (1.0,)),
+    "dplr": ("", (1.0,)), "momentum_delta": ("", (1.0,)), "mlstm": ("", (1.0, 0.0)),
 }  # fmt: skip
 #: The operator without gates, and the goals against it: a gate per token, and by channel.
 RULES = {
@@ -40,10 +40,11 @@ KINDS = ((False, ""), (True, " by channel"))
 
 
 def arrays(heads: int, n: int, d: int, channels: bool = False) -> dict[str, np.ndarray]:
-    """Operands by name, those of dplr and momentum_delta included."""
+    """Operands by name, those of dplr, momentum_delta and mlstm included."""
     x = draw(heads, n, d, channels=channels)
     kappa = np.roll(x["k"], 1, 0 if heads > 1 else 1)
     x |= {"p": x["k"], "mu": 2 * x["g"], "eta": 1 - x["beta"]}
+    x |= {"i": 10 * x["g"], "f": 4 + 10 * x["g"]} if not channels else {}
     return x | {"a": -kappa, "b": kappa * x["beta"][..., None]}
 
 

@@ -31,7 +31,7 @@ struct la_staged {
     struct la_lane *lanes;    /* one per thread */
     int threads;
     ptrdiff_t lasts;      /* states after groups in memory, of each sequence */
-    int reverse;          /* whether this is the second pass */
+    int pass;             /* over all groups, from 0 on */
     atomic_int overflows; /* a group had more chunks than were expected */
     /* For stage_list.c: groups in memory, of each sequence; shares of a group's chunks,
      * and of its states; how many are done of each stage, of all groups; how many

@@ -5,8 +5,9 @@
  * prepare what depends on the tokens alone; then carry the state from chunk to chunk;
  * then finish the results.  Every number is summed in the same order as by a single
  * thread.  Nothing is computed twice, except that causal loads keys again and, where
- * threads share groups, sums runs of chunks (runs.h) again to finish them.  Gradients
- * take a second pass over the groups, in reverse.
+ * threads share groups, sums runs of chunks (runs.h) again to finish them, and that
+ * gradients of mLSTM need its denominators twice.  Gradients take a second pass over
+ * the groups, in reverse; what reads a sum over all tokens takes further ones.
  *
  * Two or three threads per sequence take whole groups in turn (relay.c).  More of them
  * would wait for each other's states, so they share every group: some chunks each, or
@@ -92,7 +93,8 @@ la_cut_group(struct job *job, size_t index, ptrdiff_t group, struct la_chunks *x
     struct la_staged *staged = job->staged;
     struct la_sequence *sequence = &staged->sequences[index];
     struct la_head h = head_of(job, index);
-    const int is_first = group == 0, reverse = staged->reverse;
+    const int is_first = group == 0;
+    const int reverse = staged->pass > 0 && stages_of(job)->reverse;
     x->count = 0;
     x->overflows = 0;
     x->shared = sequence->shared;
@@ -100,6 +102,7 @@ la_cut_group(struct job *job, size_t index, ptrdiff_t group, struct la_chunks *x
     x->first = is_first ? NULL : sequence->last;
     x->last = sequence->lasts + (size_t)(group % staged->lasts) * x->record;
     x->index = reverse ? sequence->groups - 1 - group : group;
+    x->pass = staged->pass;
     x->reverse = reverse;
     int stopped = 0;
     if (h.n > 0) {
@@ -107,13 +110,13 @@ la_cut_group(struct job *job, size_t index, ptrdiff_t group, struct la_chunks *x
         h.stage.kind = LA_CUT;
         stopped = la_job_compute(job, &h, lane);
     }
-    else if (is_first && !reverse) {
+    else if (is_first && staged->pass == 0) {
         stopped = la_job_compute(job, &h, lane);
     }
     if (x->count > 0) {
         sequence->at = x->next;
         sequence->last = x->last;
-        sequence->groups += !reverse;
+        sequence->groups += staged->pass == 0;
     }
     if (x->overflows) {
         atomic_store(&staged->overflows, 1);
@@ -169,7 +172,7 @@ run_passes(struct job *job, size_t bytes, int *fits)
 {
     struct la_staged *x = job->staged;
     enum la_status status = LA_DONE;
-    for (x->reverse = 0; x->reverse < stages_of(job)->passes; x->reverse++) {
+    for (x->pass = 0; x->pass < stages_of(job)->passes; x->pass++) {
         status = run_pass(job, bytes);
         *fits = !atomic_load(&x->overflows);
         if (status != LA_DONE || !*fits) {

@@ -46,6 +46,8 @@
 #include "recurrences/slstm_backward.h"
 #include "recurrences/slstm_states.h"
 #include "attention/noncausal.h"
+#include "attention/noncausal_backward.h"
+#include "attention/noncausal_stages.h"
 #include "attention/softmax.h"
 #include "attention/softmax_backward.h"
 #include "steps/delta_step.h"
@@ -71,42 +73,50 @@
 #include "operators.def"
 
 /* Operators with stages: what their scratch, a record, and what all groups share are
- * taken by; the tokens of a chunk; the least chunks of a group, its passes, and whether
- * something follows them. */
+ * taken by; the tokens of a chunk; the least chunks of a group, its passes, whether the
+ * second one is in reverse, and whether something follows them. */
 #define LA_ALL_STAGES(X)                                                               \
-    X(causal, causal_carve, take_causal_record, take_lost, run_tokens, NULL, 1, 0)     \
+    X(causal, causal_carve, take_causal_record, take_lost, run_tokens, NULL, 1, 0, 0)  \
     X(causal_backward, take_causal_gradient, take_causal_chunk, take_causal_rates,     \
-      gradient_rows, NULL, 2, 0)                                                       \
-    X(gated, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0)          \
+      gradient_rows, NULL, 2, 1, 0)                                                    \
+    X(noncausal, noncausal_carve, take_noncausal_run, take_noncausal_sums,             \
+      noncausal_run_tokens, NULL, 2, 0, 0)                                             \
+    X(noncausal_backward, noncausal_backward_carve, take_noncausal_run,                \
+      take_noncausal_sums, noncausal_run_tokens, NULL, 3, 0, 0)                        \
+    X(gated, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0)       \
     X(gated_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,      \
-      gated_gradient_rows, least_gated_chunks, 2, 0)                                   \
-    X(ssd, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0)            \
+      gated_gradient_rows, least_gated_chunks, 2, 1, 0)                                \
+    X(ssd, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0)         \
     X(ssd_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,        \
-      gated_gradient_rows, least_gated_chunks, 2, 0)                                   \
-    X(mlstm, take_mlstm, take_gated_chunk, take_mlstm_memory, head_rows, NULL, 1, 0)   \
-    X(mlstm_backward, take_mlstm_gradient, take_mlstm_adjoint,                         \
-      take_mlstm_gradient_memory, gated_gradient_rows, least_gated_chunks, 2, 1)       \
-    X(delta, delta_carve, take_delta_record, take_delta_shared, delta_rows, NULL, 1,   \
+      gated_gradient_rows, least_gated_chunks, 2, 1, 0)                                \
+    X(mlstm, take_mlstm, take_gated_chunk, take_mlstm_memory, head_rows, NULL, 1, 0,   \
       0)                                                                               \
+    X(mlstm_backward, take_mlstm_gradient, take_mlstm_adjoint,                         \
+      take_mlstm_gradient_memory, gated_gradient_rows, least_gated_chunks, 2, 1, 1)    \
+    X(delta, delta_carve, take_delta_record, take_delta_shared, delta_rows, NULL, 1,   \
+      0, 0)                                                                            \
     X(delta_backward, take_delta_gradient, take_delta_adjoint, take_delta_memory,      \
-      delta_rows, least_delta_chunks, 2, 0)                                            \
+      delta_rows, least_delta_chunks, 2, 1, 0)                                         \
     X(gated_delta, gated_delta_carve, take_gated_delta_record, take_delta_shared,      \
-      delta_rows, NULL, 1, 0)                                                          \
+      delta_rows, NULL, 1, 0, 0)                                                       \
     X(gated_delta_backward, take_gated_delta_gradient, take_gated_delta_adjoint,       \
-      take_gated_delta_memory, delta_rows, least_delta_chunks, 2, 0)                   \
-    X(dplr, dplr_carve, take_dplr_record, take_delta_shared, delta_rows, NULL, 1, 0)   \
+      take_gated_delta_memory, delta_rows, least_delta_chunks, 2, 1, 0)                \
+    X(dplr, dplr_carve, take_dplr_record, take_delta_shared, delta_rows, NULL, 1, 0,   \
+      0)                                                                               \
     X(dplr_backward, take_dplr_gradient, take_dplr_adjoint, take_dplr_memory,          \
-      delta_rows, least_delta_chunks, 2, 0)
+      delta_rows, least_delta_chunks, 2, 1, 0)
 
-#define LA_MEASURE_STAGES(op, scratch, record, shared, rows, least, passes, ends)      \
+#define LA_MEASURE_STAGES(op, scratch, record, shared, rows, least, passes, reverse,   \
+                          ends)                                                        \
     LA_MEASURE(scratch_of_##op, scratch)                                               \
     LA_MEASURE(record_of_##op, record)                                                 \
     LA_MEASURE(shared_of_##op, shared)
 LA_ALL_STAGES(LA_MEASURE_STAGES)
 
-#define LA_STAGES(op, scratch, record, shared, rows, least, passes, ends)              \
+#define LA_STAGES(op, scratch, record, shared, rows, least, passes, reverse, ends)     \
     [LA_OP_##op] = {stage_##op, scratch_of_##op, record_of_##op, shared_of_##op,       \
-                    rows,       least,           passes,         ends},
+                    rows,       least,           passes,         reverse,              \
+                    ends},
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 

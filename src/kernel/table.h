@@ -150,6 +150,7 @@ struct la_chunks {
     /* First token; one past the last, set by LA_CUT.  In a reverse pass, one past the
      * last token; the first one. */
     ptrdiff_t at, next;
+    int pass;      /* over all groups, from 0 on */
     int reverse;   /* whether this pass begins with the last token */
     int overflows; /* set by LA_CUT: more chunks than there is memory for */
 };
@@ -211,8 +212,8 @@ struct la_kernel {
     size_t (*scratch)(const struct la_head *);
 };
 
-/* A kernel that can be computed in stages.  Gradients take two passes over the groups:
- * the second one is in reverse. */
+/* A kernel that can be computed in stages.  Gradients of recurrences take two passes
+ * over the groups: the second one is in reverse. */
 struct la_stages {
     int (*run)(const struct la_head *); /* one stage; as la_kernel's */
     /* Bytes of scratch, of a record, and of what all groups of a head share. */
@@ -221,7 +222,8 @@ struct la_stages {
     /* Tokens of a chunk, at most; chunks of a group, at least (NULL: any number). */
     ptrdiff_t (*rows)(const struct la_head *), (*least)(const struct la_head *);
     int passes;
-    int ends; /* whether there is an LA_END */
+    int reverse; /* whether the second pass is */
+    int ends;    /* whether there is an LA_END */
 };
 
 /* All kernels of one instruction set and one dtype. */

@@ -10,7 +10,7 @@ from layouts import LAYOUTS
 from slow import grid
 from stages import forced
 from states import assert_same
-from table import ATTENTION, FIRST, apply, first_of
+from table import ALL, ATTENTION, FIRST, apply, first_of
 
 from linattn import _linattn
 from linattn._core import settings
@@ -18,6 +18,7 @@ from linattn._core import settings
 STAGED = {"causal", "delta", "gated", "ssd", "gated_delta", "dplr", "mlstm"}
 CASES = [x for x in FIRST if x.name in STAGED]
 MLSTM = CASES[-1]
+NONCAUSAL = [x for x in ALL if x.name == "noncausal"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
 #: Recurrences that may have a gate per key channel.
@@ -39,7 +40,8 @@ def call(case, backward, options):
     """The function, and its options with a gradient of the last state if there is a first one."""
     if backward and "initial_state" in options:
         options = options | {"grad_state": apply(np.negative, options["initial_state"])}
-    return case.backward if backward else case.forward, options
+    forward = case.forward if case.held else case.call
+    return case.backward if backward else forward, options
 
 
 def check(stages, case, backward, operands, **options):
@@ -154,6 +156,56 @@ def test_decays(stages, case, backward):
             operands["g"] = g.copy()
             operands["g"][rng.random(g.shape) < few / n] = value
             check(stages, case, backward, operands, initial_state=given, counts=counts)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("case", NONCAUSAL, ids=str)
+def test_noncausal(stages, case, dtype, backward):
+    """Runs of 16 chunks, fewer and more of keys than of queries, and key lengths."""
+    rng = np.random.default_rng(5)
+    for n, s in ((0, 9), (1, 1300), (700, 0), (700, 3), (1300, 700), (1300, 4000)):
+        for d, m in ((1, 1), (33, 9), (16, 70)) if n < 1300 else [(16, 33)]:
+            operands = make(case, (2,), n, d, m, dtype)
+            operands |= {
+                x: rng.standard_normal((2, s, width)).astype(dtype)
+                for x, width in (("k", d), ("v", m))
+            }
+            check(stages, case, backward, operands)
+            check(stages, case, backward, operands, key_lengths=[s // 3, 0])
+
+
+@BOTH
+def test_noncausal_of_any_numbers(stages, backward):
+    """Rows that are lifted, since the inverse of their denominator is too large; inf and NaN."""
+    case = NONCAUSAL[0]._replace(options={"feature_map": "identity", "eps": 0.0})
+    operands = make(case, (), 1200, 20, 20)
+    operands["q"][::7] *= 1e-30
+    check(stages, case, backward, operands)
+    for name in "qkv":
+        operands[name][100, 3], operands[name][900, 4] = np.nan, np.inf
+        check(stages, case, backward, operands)
+
+
+def test_noncausal_by_groups_of_queries(stages):
+    operands = make(NONCAUSAL[0], (2, 3), 600, 16, 16)
+    operands |= {x: operands[x][:, :1] for x in "kv"}
+    check(stages, NONCAUSAL[0], False, operands)
+
+
+@BOTH
+@pytest.mark.parametrize("count", [2, 5, 16])
+def test_noncausal_chooses_stages(threads, backward, count):
+    """A pass over the keys, one over the queries, and of gradients another over the keys."""
+    case = NONCAUSAL[0]
+    operands = make(case, (), 5000, 64, 64)
+    f, _ = call(case, backward, {})
+    threads(1)
+    expected = f(operands)
+    threads(count)
+    _linattn.take_jobs()
+    assert_same(f(operands), expected)
+    assert [x[1] for x in _linattn.take_jobs()] == [count] * (2 + backward)
 
 
 @BOTH
