@@ -189,7 +189,7 @@ static ptrdiff_t
 chunks_per_group(const struct job *job, const struct la_staged *x, size_t record)
 {
     const struct la_stages *stages = stages_of(job);
-    const ptrdiff_t n = job->head.n;
+    const ptrdiff_t n = job->head.n > job->head.s ? job->head.n : job->head.s;
     const size_t threads = (size_t)x->threads;
     size_t room = LA_GROUP_BYTES;
     if (x->lanes == NULL) { /* gradients have fewer groups in memory, of more chunks */
