@@ -47,6 +47,7 @@ thread)
         tests/guarantees/test_stages.py::test_a_call_that_chooses_stages
         tests/guarantees/test_stages.py::test_more_groups_than_there_is_memory_for
         tests/guarantees/test_stages.py::test_heads_left_over
+        tests/guarantees/test_stages.py::test_noncausal_chooses_stages
         tests/guarantees/test_threads.py::test_a_backward_of_one_head
         tests/guarantees/test_threads.py::test_a_pool_that_grows
         tests/guarantees/test_interleave.py

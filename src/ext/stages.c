@@ -54,12 +54,31 @@ is_relayed(const struct job *job)
            columns <= LA_RELAY_COLUMNS;
 }
 
+/* The tokens of a head, or its keys if they are more. */
+static ptrdiff_t
+longest(const struct job *job)
+{
+    return job->head.n > job->head.s ? job->head.n : job->head.s;
+}
+
+/* Whether so many threads per unit have a chunk each, or could not take panels. */
+static int
+has_chunks(const struct job *job, size_t threads)
+{
+    return !(job->properties & LA_PANELS) ||
+           (size_t)(longest(job) / stages_of(job)->rows(&job->head)) >= threads;
+}
+
+/* The most threads of a unit that take groups in turn. */
+enum { RELAYING = LA_STAGED_THREADS - 1 };
+
 /* Whether all threads share every group. */
 static int
-are_shared(size_t units, double work, int threads)
+are_shared(const struct job *job, size_t units, double work, int threads)
 {
-    return (size_t)threads / units >= LA_STAGED_THREADS &&
-           (forced() > 0 || work >= LA_STAGED_WORK);
+    const size_t each = (size_t)threads / units;
+    return each >= LA_STAGED_THREADS &&
+           (forced() > 0 || (work >= LA_STAGED_WORK && has_chunks(job, each)));
 }
 
 int
@@ -68,15 +87,17 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
     if (stages_of(job)->run == NULL || job->by_id[LA_AT_block] != NULL) {
         return 0;
     }
-    const int relays = (size_t)threads / units >= LA_RELAY_THREADS && is_relayed(job) &&
-                       work >= LA_RELAY_WORK * (double)units;
-    return forced() > 0 || relays || are_shared(units, work, threads);
+    const size_t each = (size_t)threads / units;
+    const int relays = each >= LA_RELAY_THREADS && is_relayed(job) &&
+                       work >= LA_RELAY_WORK * (double)units &&
+                       has_chunks(job, each < LA_STAGED_THREADS ? each : RELAYING);
+    return forced() > 0 || relays || are_shared(job, units, work, threads);
 }
 
 int
 la_stages_may_not_fit(const struct job *job)
 {
-    return stages_of(job)->passes > 1;
+    return stages_of(job)->reverse;
 }
 
 /* The head of a sequence. */
@@ -98,7 +119,8 @@ la_cut_group(struct job *job, size_t index, ptrdiff_t group, struct la_chunks *x
     x->count = 0;
     x->overflows = 0;
     x->shared = sequence->shared;
-    x->at = x->next = !is_first ? sequence->at : reverse ? h.n : 0;
+    sequence->at = !is_first ? sequence->at : reverse ? h.n : 0;
+    x->at = x->next = sequence->at;
     x->first = is_first ? NULL : sequence->last;
     x->last = sequence->lasts + (size_t)(group % staged->lasts) * x->record;
     x->index = reverse ? sequence->groups - 1 - group : group;
@@ -189,7 +211,7 @@ static ptrdiff_t
 chunks_per_group(const struct job *job, const struct la_staged *x, size_t record)
 {
     const struct la_stages *stages = stages_of(job);
-    const ptrdiff_t n = job->head.n > job->head.s ? job->head.n : job->head.s;
+    const ptrdiff_t n = longest(job);
     const size_t threads = (size_t)x->threads;
     size_t room = LA_GROUP_BYTES;
     if (x->lanes == NULL) { /* gradients have fewer groups in memory, of more chunks */
@@ -258,9 +280,9 @@ measure(const struct job *job)
 enum la_status
 la_run_staged(struct job *job, size_t units, double work, int threads, int *fits)
 {
-    const int relays = !are_shared(units, work, threads);
-    const size_t most = LA_STAGED_THREADS - 1;
-    threads = relays && (size_t)threads > most * units ? (int)(most * units) : threads;
+    const int relays = !are_shared(job, units, work, threads);
+    const size_t most = RELAYING * units;
+    threads = relays && (size_t)threads > most ? (int)most : threads;
     const size_t bytes = measure(job), all = (size_t)threads;
     struct la_staged x = {.count = units, .threads = threads, .parts = 1};
     if (relays) { /* groups that all threads have, and some that are handed on */

@@ -222,7 +222,7 @@ struct la_stages {
     /* Tokens of a chunk, at most; chunks of a group, at least (NULL: any number). */
     ptrdiff_t (*rows)(const struct la_head *), (*least)(const struct la_head *);
     int passes;
-    int reverse; /* whether the second pass is */
+    int reverse; /* whether the pass after the first is */
     int ends;    /* whether there is an LA_END */
 };
 

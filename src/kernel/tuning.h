@@ -43,8 +43,8 @@ paired_chunk_rows(ptrdiff_t d)
 enum { LA_AMX_CHUNK = 64, LA_AMX_ROWS = 16, LA_AMX_PAIRS = 16 };
 enum { LA_AMX_BLOCK = 2 * LA_AMX_ROWS }; /* the rows of two registers */
 
-/* For noncausal: no triangle limits the rows of a narrow state, and twice the rows
- * halve the number of compensated sums. */
+/* For noncausal: no triangle limits the rows of a narrow state, which is read and
+ * written once per chunk. */
 static inline ptrdiff_t
 noncausal_rows(ptrdiff_t d)
 {
@@ -76,6 +76,7 @@ enum {
     /* Sums of more chunks than this are compensated (recurrence.h). */
     LA_PLAIN_SUMS = 16,
     LA_PLAIN_PAIRED_SUMS = 1024, /* with products of bfloat16 operands */
+    LA_RUN_CHUNKS = 8, /* summed plainly by noncausal: half of those (token_sum.h) */
 
     /* In calls that carry what sums lose (operands.def), chunks end at multiples of
      * this many tokens, where a cut changes no bit; so do the runs of runs.h.  All

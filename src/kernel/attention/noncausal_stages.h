@@ -45,7 +45,7 @@ take_noncausal_sums(const struct la_head *h, struct arena *arena)
     x.z_lost = take_row(arena, h->d);
     x.s = take_state(arena, h->d, h->m);
     x.z = take_row(arena, h->d);
-    x.t = take_state(arena, h->m, h->d);
+    x.t = la_is_given(&h->grad_out) ? take_state(arena, h->m, h->d) : NULL;
     return x;
 }
 
@@ -192,7 +192,7 @@ noncausal_stage(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t to
         if (sums && tokens == 0) { /* nothing follows in this pass */
             clear(x->sums.s, state_size(h->d, h->m));
             clear(x->sums.z, row_step(h->d));
-            clear(x->sums.t, state_size(h->m, h->d));
+            clear(x->sums.t, transposes ? state_size(h->m, h->d) : 0);
         }
         return cut_evenly(&one, rows);
     case LA_PREPARE:

@@ -25,13 +25,14 @@ forget_sum(const struct decay *decay, struct decayed_sum x, ptrdiff_t d)
     }
 }
 
-/* to = exp(G_last) from.  In calls that carry what sums lose, z decays a little at
- * every cut, and what that loses is kept, too. */
+/* to = exp(G_last) from, and 0 in its padding.  In calls that carry what sums lose, z
+ * decays a little at every cut, and what that loses is kept, too. */
 static void
 fade_sum(const struct la_head *h, const struct decay *decay, struct decayed_sum from,
          struct decayed_sum to)
 {
     const int carries = carries_lost(h);
+    const ptrdiff_t width = round_up(h->d, VL), padding = row_step(h->d) - width;
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec z = vload(&from.z[l]), lost = vload(&from.lost[l]);
         const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
@@ -43,6 +44,8 @@ fade_sum(const struct la_head *h, const struct decay *decay, struct decayed_sum 
             vstore(&to.lost[l], vload(&to.lost[l]) + vnumber(more));
         }
     }
+    clear(to.z + width, padding);
+    clear(to.lost + width, padding);
 }
 
 #endif

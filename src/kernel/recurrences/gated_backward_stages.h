@@ -264,8 +264,7 @@ note_gated_cotangents(const struct la_head *h, const struct gated_backward_scrat
         load_gated(h, r, t);
         gated_scores(h, r, t);
         gated_reader_products(h, r, x.s, t);
-        r->parts->cotangents(h, r, t, x.s);
-        r->parts->note(r, t);
+        r->parts->note(h, r, t, x.s);
     }
     return 0;
 }

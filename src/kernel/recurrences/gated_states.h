@@ -25,9 +25,10 @@ struct gated_backward_parts {
     /* from S^T after the last token, and its gradient R */
     void (*last)(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
                  T *grad);
-    /* in stages: notes what makes cotangents of normalized outputs; and makes those of
-     * the tokens t from it */
-    void (*note)(const struct gated_backward_scratch *r, struct span t);
+    /* in stages: notes what makes cotangents of normalized outputs, from what the
+     * second function takes; and makes those of the tokens t from it */
+    void (*note)(const struct la_head *h, const struct gated_backward_scratch *r,
+                 struct span t, T *s);
     void (*noted)(const struct la_head *h, const struct gated_backward_scratch *r,
                   struct span t);
 };

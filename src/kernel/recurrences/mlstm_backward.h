@@ -109,11 +109,13 @@ add_outer(struct block x, const T *w, const T *z, ptrdiff_t rows, ptrdiff_t cols
 /* Those of z.q, for P, C S^T and C; all of them are products with g_i so far. */
 static void
 mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch *r,
-                   ptrdiff_t tokens, T *s)
+                   struct span t, T *s)
 {
     const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
-    const ptrdiff_t rows = round_up(tokens, MR), W = round_up(h->d, VL);
+    const struct la_array top = in_scratch(all->all.gates.top);
+    const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
     const struct block z = {all->z, 0}, none = {NULL, 0};
+    load_token_row(all->top, &top, t);
     for (ptrdiff_t j = 0; j < W; j += VL) {
         vstore(&all->z[j], vload(state_at(s, h->m, W, value_channels(h), j)));
     }
@@ -121,7 +123,7 @@ mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch 
     add_triangle_dots(all->sums, r->x, none, rows);
     row_dots(all->dots, r->far_a, r->da, rows, W);
     add_triangle_dots(all->dots, r->x, r->p, rows);
-    mlstm_slopes(all->h, all, tokens);
+    mlstm_slopes(all->h, all, t.rows);
 }
 
 /* The factors of cotangents without z; whether they leave some to r->lift. */
@@ -152,9 +154,7 @@ mlstm_cotangents(const struct la_head *h, const struct gated_backward_scratch *r
     const struct block given[] = {r->c, r->p, r->da};
     int lifted = 0;
     if (h->normalize) {
-        const struct la_array top = in_scratch(all->all.gates.top);
-        load_token_row(all->top, &top, t);
-        mlstm_denominators(h, r, t.rows, s);
+        mlstm_denominators(h, r, t, s);
     }
     else {
         lifted = mlstm_plain_factors(all, t);
@@ -170,9 +170,11 @@ mlstm_cotangents(const struct la_head *h, const struct gated_backward_scratch *r
 }
 
 static void
-note_mlstm(const struct gated_backward_scratch *r, struct span t)
+note_mlstm(const struct la_head *h, const struct gated_backward_scratch *r,
+           struct span t, T *s)
 {
     const struct mlstm_backward_scratch *all = mlstm_gradient_of(r);
+    mlstm_denominators(h, r, t, s);
     memcpy(all->all.factors + t.first, all->factor, (size_t)t.rows * sizeof(T));
     memcpy(all->all.of_z + t.first, all->sums, (size_t)t.rows * sizeof(T));
 }

@@ -3,7 +3,7 @@
  *
  * What tokens add to R depends on the denominators of their outputs, and so on the
  * states: the first pass computes these denominators, as gradients do, and notes what
- * follows from them.  That takes 4 n d m flops more. */
+ * follows from them.  That takes 2 n d m flops more, and two triangles. */
 #ifndef LA_MLSTM_BACKWARD_STAGES_H
 #define LA_MLSTM_BACKWARD_STAGES_H
 

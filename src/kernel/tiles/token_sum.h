@@ -1,6 +1,6 @@
 /* token_sum.h: a state that is a sum over all tokens, and the vector beside it.
  *
- * Chunks are summed in runs of LA_PLAIN_SUMS, and then the runs, compensated: within a
+ * Chunks are summed in runs of LA_RUN_CHUNKS, and then the runs, compensated: within a
  * run additions are too few to need it, and what the sum of all loses is read and
  * written once per run.  A run's sum does not depend on others, so threads compute runs
  * side by side (stages.c). */
@@ -18,7 +18,7 @@ struct token_sum {
 INLINE ptrdiff_t
 tokens_of_run(ptrdiff_t rows)
 {
-    return LA_PLAIN_SUMS * rows;
+    return LA_RUN_CHUNKS * rows;
 }
 
 static struct token_sum
