@@ -112,16 +112,16 @@ carry_noncausal(const struct la_head *h, const struct noncausal_run *first,
     return 0;
 }
 
-/* S and z where further passes read them, or R and its vector, and what is transposed,
- * once all runs are summed. */
+/* S and z where further passes read them, or R and its vector, and S^T or R^T, once all
+ * runs are summed. */
 static void
 keep_sums(const struct la_head *h, const struct noncausal_run *first,
-          const struct noncausal_sums *of_head, int transposes)
+          const struct noncausal_sums *of_head)
 {
     const struct noncausal_run all = noncausal_run(h->chunks, first, h->chunks->count);
     memcpy(of_head->s, all.s, (size_t)state_size(h->d, h->m) * sizeof(T));
     memcpy(of_head->z, all.z, (size_t)row_step(h->d) * sizeof(T));
-    if (transposes) {
+    if (of_head->t != NULL) {
         transpose_state(of_head->t, of_head->s, h->d, h->m);
     }
 }
@@ -175,10 +175,10 @@ dkv_run(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t i, ptrdiff
                               &x->ahead, from, to) < 0;
 }
 
-/* A stage of a pass over so many tokens. */
+/* A stage of a pass over so many tokens; `sums`: whether it sums them. */
 static int
 noncausal_stage(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t tokens,
-                noncausal_pass *run, int sums, int transposes)
+                noncausal_pass *run, int sums)
 {
     const ptrdiff_t rows = noncausal_run_tokens(h);
     struct la_head one = *h;
@@ -192,7 +192,7 @@ noncausal_stage(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t to
         if (sums && tokens == 0) { /* nothing follows in this pass */
             clear(x->sums.s, state_size(h->d, h->m));
             clear(x->sums.z, row_step(h->d));
-            clear(x->sums.t, transposes ? state_size(h->m, h->d) : 0);
+            clear(x->sums.t, x->sums.t != NULL ? state_size(h->m, h->d) : 0);
         }
         return cut_evenly(&one, rows);
     case LA_PREPARE:
@@ -210,7 +210,7 @@ noncausal_stage(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t to
         return sums ? carry_noncausal(&one, &x->first, &x->sums) : 0;
     default:
         if (sums && ends_head(&one)) {
-            keep_sums(h, &x->first, &x->sums, transposes);
+            keep_sums(h, &x->first, &x->sums);
         }
         return 0;
     }
@@ -221,8 +221,8 @@ stage_noncausal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct noncausal_stage x = {.scratch.forward = noncausal_carve(h, &arena)};
-    return h->chunks->pass == 0 ? noncausal_stage(h, &x, h->keys, sum_key_run, 1, 0)
-                                : noncausal_stage(h, &x, h->n, output_run, 0, 0);
+    return h->chunks->pass == 0 ? noncausal_stage(h, &x, h->keys, sum_key_run, 1)
+                                : noncausal_stage(h, &x, h->n, output_run, 0);
 }
 
 static int
@@ -232,11 +232,11 @@ stage_noncausal_backward(const struct la_head *h)
     struct noncausal_stage x = {.scratch = noncausal_backward_carve(h, &arena)};
     switch (h->chunks->pass) {
     case 0:
-        return noncausal_stage(h, &x, h->keys, sum_key_run, 1, 1);
+        return noncausal_stage(h, &x, h->keys, sum_key_run, 1);
     case 1:
-        return noncausal_stage(h, &x, h->n, dq_run, 1, 1);
+        return noncausal_stage(h, &x, h->n, dq_run, 1);
     default:
-        return noncausal_stage(h, &x, h->s, dkv_run, 0, 0);
+        return noncausal_stage(h, &x, h->s, dkv_run, 0);
     }
 }
 
