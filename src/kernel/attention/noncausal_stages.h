@@ -192,7 +192,9 @@ noncausal_stage(const struct la_head *h, struct noncausal_stage *x, ptrdiff_t to
         if (sums && tokens == 0) { /* nothing follows in this pass */
             clear(x->sums.s, state_size(h->d, h->m));
             clear(x->sums.z, row_step(h->d));
-            clear(x->sums.t, x->sums.t != NULL ? state_size(h->m, h->d) : 0);
+        }
+        if (sums && tokens == 0 && x->sums.t != NULL) {
+            clear(x->sums.t, state_size(h->m, h->d));
         }
         return cut_evenly(&one, rows);
     case LA_PREPARE:
