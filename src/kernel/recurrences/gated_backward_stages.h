@@ -247,11 +247,21 @@ carry_gated_backward(const struct la_head *h, const struct gated_backward_scratc
            (h->chunks->reverse && carry_gated_gradients(h, first, of_head, r->rt));
 }
 
-/* Notes what makes the cotangents of normalized outputs, with the states before the
- * chunks at hand: the second pass needs them before it has these. */
-static int
+/* Notes what makes the cotangents of normalized outputs, with the state before the
+ * tokens at hand: the second pass needs them before it has that. */
+static void
 note_gated_cotangents(const struct la_head *h, const struct gated_backward_scratch *r,
-                      const struct gated_adjoint *first)
+                      struct span t, T *s)
+{
+    load_gated(h, r, t);
+    gated_scores(h, r, t);
+    gated_reader_products(h, r, s, t);
+    r->parts->note(h, r, t, s);
+}
+
+static int
+finish_gated_chunks(const struct la_head *h, const struct gated_backward_scratch *r,
+                    const struct gated_adjoint *first)
 {
     struct la_fetch ahead = eager_fetch();
     gated_constants(h, r);
@@ -261,26 +271,13 @@ note_gated_cotangents(const struct la_head *h, const struct gated_backward_scrat
         }
         const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
         const struct span t = tokens_of(&x.decays, &ahead);
-        load_gated(h, r, t);
-        gated_scores(h, r, t);
-        gated_reader_products(h, r, x.s, t);
-        r->parts->note(h, r, t, x.s);
-    }
-    return 0;
-}
-
-/* Of the first pass. */
-static int
-finish_gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
-                    const struct gated_adjoint *first)
-{
-    if (h->normalize && note_gated_cotangents(h, r, first)) {
-        return 1;
-    }
-    if (ends_head(h) && r->parts->last != NULL) {
-        load_state(r->rt, &h->grad_s, h->d, h->m);
-        r->parts->last(h, r, field_before(h->chunks, first->s, h->chunks->count),
-                       r->rt);
+        if (h->chunks->reverse) {
+            struct sweep dv = gated_value_sweep(h, r, x.r);
+            gated_reverse(h, r, &dv, t, x.s, LA_READ);
+        }
+        else {
+            note_gated_cotangents(h, r, t, x.s);
+        }
     }
     return 0;
 }
@@ -290,20 +287,17 @@ finish_gated_backward(const struct la_head *h, const struct gated_backward_scrat
                       const struct gated_adjoint *first,
                       const struct gated_memory *of_head)
 {
-    struct la_fetch ahead = eager_fetch();
-    gated_constants(h, r);
-    for (ptrdiff_t i = h->stage.from; i < h->stage.to; i++) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        const struct gated_adjoint x = gated_adjoint(h->chunks, first, i);
-        struct sweep dv = gated_value_sweep(h, r, x.r);
-        gated_reverse(h, r, &dv, tokens_of(&x.decays, &ahead), x.s, LA_READ);
+    const struct la_chunks *x = h->chunks;
+    if ((x->reverse || h->normalize) && finish_gated_chunks(h, r, first)) {
+        return 1;
     }
-    if (ends_head(h)) {
-        T *last = field_before(h->chunks, first->r, h->chunks->count);
-        store_state(&h->ds0, last, h->d, h->m);
+    if (ends_head(h) && x->reverse) {
+        store_state(&h->ds0, field_before(x, first->r, x->count), h->d, h->m);
         store_gradient_sum(h, of_head->sum);
+    }
+    else if (ends_head(h) && r->parts->last != NULL) {
+        load_state(r->rt, &h->grad_s, h->d, h->m);
+        r->parts->last(h, r, field_before(x, first->s, x->count), r->rt);
     }
     return 0;
 }
@@ -325,8 +319,7 @@ gated_backward_stage(const struct la_head *h, const struct gated_backward_scratc
     case LA_CARRY:
         return carry_gated_backward(h, r, &first, &of_head);
     default:
-        return h->chunks->reverse ? finish_gated_backward(h, r, &first, &of_head)
-                                  : finish_gated_states(h, r, &first);
+        return finish_gated_backward(h, r, &first, &of_head);
     }
 }
 
