@@ -1,8 +1,8 @@
 """Sums of gradients over broadcast axes, and zeros for keys that do not exist.
 
 The gradient of an operand that heads share is the sum of the heads' gradients.  These are float32
-for 16-bit operands.  They are summed pairwise in float64, and the sum is rounded once (to bfloat16
-by way of float32, as ml_dtypes does it).
+for 16-bit operands.  They are summed pairwise in float64, and the sum is rounded once; to 16 bits
+it goes by way of float32, so that it is the rounded gradient of the same operands in float32.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
     if grad.dtype.kind == "c" and dtype.kind != "c":
         grad = grad.real  # the gradient of a real operand
     wide = np.result_type(grad.dtype, np.float64)
+    through = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     axes = repeats(grad.shape, shape)
     if not axes or type(grad) is not np.ndarray:  # a dask array, for example
         total = grad.sum(axis=axes, dtype=wide) if axes else grad
-        return total.reshape(shape).astype(dtype, copy=False)
+        return total.reshape(shape).astype(through, copy=False).astype(dtype, copy=False)
     sizes = [1 if i in axes else size for i, size in enumerate(grad.shape)]
     out = np.empty(sizes, dtype)
     longest = sizes.index(max(sizes))
@@ -66,7 +67,7 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
         x = grad[block]
         for axis in axes:
             x = _total(x, axis, wide)
-        out[block] = x
+        out[block] = x.astype(through, copy=False)
     return out.reshape(shape)
 
 

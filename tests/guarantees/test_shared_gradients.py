@@ -188,6 +188,19 @@ def test_sums_do_not_depend_on_the_layout(count):
     assert summed(x[:, :0], (2, 1, 3, 4), x.dtype).shape == (2, 1, 3, 4)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_sum_of_sixteen_bits_is_the_rounded_sum_of_float32(dtype):
+    """Above a tie of 16 bits by so little that it is the tie in float32, whatever NumPy's casts of
+    float64 do."""
+    grad = np.array([[[1], [ml_dtypes.finfo(dtype).eps / 2]], [[2.0**-24], [0]]], np.float32)
+    ones = {"x": np.ones((2, 2, 1)), "weight": np.ones((1, 1)), "bias": np.ones(1)}
+    for more in (np.float32, dtype):
+        given = {name: x.astype(more) for name, x in ones.items()}
+        *_, dbias = linattn.causal_conv1d_backward(**given, grad_out=grad.astype(more))
+        assert dbias.dtype == more
+        assert dbias.astype(dtype) == 1
+
+
 # --- the bridges -------------------------------------------------------------------
 
 
