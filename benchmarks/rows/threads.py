@@ -24,7 +24,7 @@ from .gated import backward, convolution, step
 COUNTS = [2**i for i in range(1, 12) if 2**i < CORES] + ([CORES] if CORES > 1 else [2])
 SHAPES = ((32, 4096, 64), (16, 4096, 128), (8, 8192, 64), (1, 65536, 64), (1, 65536, 128))
 LONG = dict.fromkeys(("causal", "noncausal"), 262144)
-LONG |= dict.fromkeys(("delta", "gated", "mlstm", "gated_delta", "dplr"), 32768)
+LONG |= dict.fromkeys(("delta", "gated", "mlstm", "gated_delta", "dplr", "momentum_delta"), 32768)
 
 
 def side(make: Callable[..., Calls], second: bool, *sizes: int) -> Call:

@@ -11,7 +11,8 @@
  *
  * Two or three threads per sequence take whole groups in turn (relay.c).  More of them
  * would wait for each other's states, so they share every group: some chunks each, or
- * some rows or columns of the state (stage_list.c). */
+ * some rows or columns of the state (stage_list.c).  So do two of them where to carry
+ * the state is nearly all of the work. */
 #include "staged.h"
 
 #include <stdint.h>
@@ -43,6 +44,14 @@ stages_of(const struct job *job)
     return &job->table->stages[job->call->signature->op];
 }
 
+/* The panels of a head if to carry them is nearly all of the work, else 0. */
+static size_t
+carried_panels(const struct job *job)
+{
+    const struct la_stages *stages = stages_of(job);
+    return stages->panels != NULL ? (size_t)stages->panels(&job->head) : 0;
+}
+
 /* Whether two or three threads per sequence gain more by a relay than by panels of
  * columns, which repeat maps and scores: to carry the state of a delta rule takes half
  * of the time, and only one thread at a time does. */
@@ -50,8 +59,9 @@ static int
 is_relayed(const struct job *job)
 {
     const ptrdiff_t columns = job->head.m * la_call_parts(job->call);
-    return !(job->properties & LA_PANELS) || job->properties & LA_ADDS ||
-           columns <= LA_RELAY_COLUMNS;
+    return carried_panels(job) == 0 &&
+           (!(job->properties & LA_PANELS) || job->properties & LA_ADDS ||
+            columns <= LA_RELAY_COLUMNS);
 }
 
 /* The tokens of a head, or its keys if they are more. */
@@ -76,7 +86,10 @@ enum { RELAYING = LA_STAGED_THREADS - 1 };
 static int
 are_shared(const struct job *job, size_t units, double work, int threads)
 {
-    const size_t each = (size_t)threads / units;
+    const size_t each = (size_t)threads / units, panels = carried_panels(job);
+    if (panels > 0) {
+        return each > 1 && panels > 1 && (forced() > 0 || work >= LA_SPLIT_WORK);
+    }
     return each >= LA_STAGED_THREADS &&
            (forced() > 0 || (work >= LA_STAGED_WORK && has_chunks(job, each)));
 }
@@ -220,7 +233,8 @@ chunks_per_group(const struct job *job, const struct la_staged *x, size_t record
         room = (all < most ? all : most) / x->count;
     }
     const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
-    ptrdiff_t even = LA_EVEN_PIECES * (ptrdiff_t)x->parts;
+    const ptrdiff_t pieces = stages->panels != NULL ? 1 : LA_EVEN_PIECES;
+    ptrdiff_t even = pieces * (ptrdiff_t)x->parts;
     if (x->lanes != NULL) {
         const ptrdiff_t tokens = n / (LA_EVEN_PIECES * x->threads);
         even = (tokens < LA_RELAY_TOKENS ? LA_RELAY_TOKENS : tokens) /
@@ -281,8 +295,8 @@ enum la_status
 la_run_staged(struct job *job, size_t units, double work, int threads, int *fits)
 {
     const int relays = !are_shared(job, units, work, threads);
-    const size_t most = RELAYING * units;
-    threads = relays && (size_t)threads > most ? (int)most : threads;
+    const size_t most = (relays ? RELAYING : carried_panels(job)) * units;
+    threads = most > 0 && (size_t)threads > most ? (int)most : threads;
     const size_t bytes = measure(job), all = (size_t)threads;
     struct la_staged x = {.count = units, .threads = threads, .parts = 1};
     if (relays) { /* groups that all threads have, and some that are handed on */

@@ -40,6 +40,7 @@
 #include "recurrences/mlstm_backward_stages.h"
 #include "recurrences/momentum_delta.h"
 #include "recurrences/momentum_delta_backward.h"
+#include "recurrences/momentum_backward_stages.h"
 #include "recurrences/rescaled_causal.h"
 #include "recurrences/rescaled_causal_backward.h"
 #include "recurrences/slstm.h"
@@ -74,49 +75,54 @@
 
 /* Operators with stages: what their scratch, a record, and what all groups share are
  * taken by; the tokens of a chunk; the least chunks of a group, its passes, whether the
- * second one is in reverse, and whether something follows them. */
+ * second one is in reverse, whether something follows them, and panels of the state. */
 #define LA_ALL_STAGES(X)                                                               \
-    X(causal, causal_carve, take_causal_record, take_lost, run_tokens, NULL, 1, 0, 0)  \
+    X(causal, causal_carve, take_causal_record, take_lost, run_tokens, NULL, 1, 0, 0,  \
+      NULL)                                                                            \
     X(causal_backward, take_causal_gradient, take_causal_chunk, take_causal_rates,     \
-      gradient_rows, NULL, 2, 1, 0)                                                    \
+      gradient_rows, NULL, 2, 1, 0, NULL)                                              \
     X(noncausal, noncausal_carve, take_noncausal_run, take_noncausal_sums,             \
-      noncausal_run_tokens, NULL, 2, 0, 0)                                             \
+      noncausal_run_tokens, NULL, 2, 0, 0, NULL)                                       \
     X(noncausal_backward, noncausal_backward_carve, take_noncausal_run,                \
-      take_noncausal_sums, noncausal_run_tokens, NULL, 3, 0, 0)                        \
-    X(gated, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0)       \
+      take_noncausal_sums, noncausal_run_tokens, NULL, 3, 0, 0, NULL)                  \
+    X(gated, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0, NULL) \
     X(gated_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,      \
-      gated_gradient_rows, least_gated_chunks, 2, 1, 0)                                \
-    X(ssd, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0)         \
+      gated_gradient_rows, least_gated_chunks, 2, 1, 0, NULL)                          \
+    X(ssd, gated_carve, take_gated_chunk, take_lost, head_rows, NULL, 1, 0, 0, NULL)   \
     X(ssd_backward, take_gated_gradient, take_gated_adjoint, take_gated_memory,        \
-      gated_gradient_rows, least_gated_chunks, 2, 1, 0)                                \
+      gated_gradient_rows, least_gated_chunks, 2, 1, 0, NULL)                          \
     X(mlstm, take_mlstm, take_gated_chunk, take_mlstm_memory, head_rows, NULL, 1, 0,   \
-      0)                                                                               \
+      0, NULL)                                                                         \
     X(mlstm_backward, take_mlstm_gradient, take_mlstm_adjoint,                         \
-      take_mlstm_gradient_memory, gated_gradient_rows, least_gated_chunks, 2, 1, 1)    \
+      take_mlstm_gradient_memory, gated_gradient_rows, least_gated_chunks, 2, 1, 1,    \
+      NULL)                                                                            \
     X(delta, delta_carve, take_delta_record, take_delta_shared, delta_rows, NULL, 1,   \
-      0, 0)                                                                            \
+      0, 0, NULL)                                                                      \
     X(delta_backward, take_delta_gradient, take_delta_adjoint, take_delta_memory,      \
-      delta_rows, least_delta_chunks, 2, 1, 0)                                         \
+      delta_rows, least_delta_chunks, 2, 1, 0, NULL)                                   \
     X(gated_delta, gated_delta_carve, take_gated_delta_record, take_delta_shared,      \
-      delta_rows, NULL, 1, 0, 0)                                                       \
+      delta_rows, NULL, 1, 0, 0, NULL)                                                 \
     X(gated_delta_backward, take_gated_delta_gradient, take_gated_delta_adjoint,       \
-      take_gated_delta_memory, delta_rows, least_delta_chunks, 2, 1, 0)                \
+      take_gated_delta_memory, delta_rows, least_delta_chunks, 2, 1, 0, NULL)          \
     X(dplr, dplr_carve, take_dplr_record, take_delta_shared, delta_rows, NULL, 1, 0,   \
-      0)                                                                               \
+      0, NULL)                                                                         \
     X(dplr_backward, take_dplr_gradient, take_dplr_adjoint, take_dplr_memory,          \
-      delta_rows, least_delta_chunks, 2, 1, 0)
+      delta_rows, least_delta_chunks, 2, 1, 0, NULL)                                   \
+    X(momentum_delta_backward, take_momentum_gradient, take_momentum_record,           \
+      take_momentum_memory, momentum_block_rows, NULL, 2, 1, 0, momentum_panels)
 
 #define LA_MEASURE_STAGES(op, scratch, record, shared, rows, least, passes, reverse,   \
-                          ends)                                                        \
+                          ends, panels)                                                \
     LA_MEASURE(scratch_of_##op, scratch)                                               \
     LA_MEASURE(record_of_##op, record)                                                 \
     LA_MEASURE(shared_of_##op, shared)
 LA_ALL_STAGES(LA_MEASURE_STAGES)
 
-#define LA_STAGES(op, scratch, record, shared, rows, least, passes, reverse, ends)     \
+#define LA_STAGES(op, scratch, record, shared, rows, least, passes, reverse, ends,     \
+                  panels)                                                              \
     [LA_OP_##op] = {stage_##op, scratch_of_##op, record_of_##op, shared_of_##op,       \
                     rows,       least,           passes,         reverse,              \
-                    ends},
+                    ends,       panels},
 
 #define LA_TABLE_NAME(isa, dtype) LA_PASTE(LA_PASTE(la_table_, isa), LA_PASTE(_, dtype))
 

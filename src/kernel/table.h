@@ -224,6 +224,9 @@ struct la_stages {
     int passes;
     int reverse; /* whether the pass after the first is */
     int ends;    /* whether there is an LA_END */
+    /* Panels of columns, of which threads carry some each, where that is most of the
+     * work; NULL: it is little of it. */
+    ptrdiff_t (*panels)(const struct la_head *);
 };
 
 /* All kernels of one instruction set and one dtype. */

@@ -18,6 +18,10 @@ from linattn._core import settings
 STAGED = {"causal", "delta", "gated", "ssd", "gated_delta", "dplr", "mlstm"}
 CASES = [x for x in FIRST if x.name in STAGED]
 MLSTM = CASES[-1]
+#: Only its gradients have stages.
+MOMENTUM = next(x for x in FIRST if x.name == "momentum_delta")
+#: What has stages: cases, and whether their gradients are meant.
+MADE = [*((x, backward) for x in CASES for backward in (False, True)), (MOMENTUM, True)]
 NONCAUSAL = [x for x in ALL if x.name == "noncausal"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
 WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
@@ -25,6 +29,12 @@ WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
 BY_CHANNEL = [x for x in first_of(GATED) if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 BOTH = pytest.mark.parametrize("backward", [False, True])
+
+
+def each_of(made):
+    """A test of each case and of each gradient."""
+    ids = [f"{case}{', backward' * backward}" for case, backward in made]
+    return pytest.mark.parametrize(("case", "backward"), made, ids=ids)
 
 
 def make(case, lead, n, d, m, dtype="f4"):
@@ -49,27 +59,26 @@ def check(stages, case, backward, operands, **options):
     stages(f, operands, **options)
 
 
-@BOTH
 @grid(
-    lambda case, dtype: dtype == "f4" or case.name == "gated",
-    case=CASES,
+    lambda made, dtype: dtype == "f4" or made[0].name == "gated",
+    made=MADE,
     dtype=["f2", "f4", "f8"],
 )
-def test_shapes(stages, case, dtype, backward):
+def test_shapes(stages, made, dtype):
     """Sums of more than 16 chunks are compensated; of no tokens, states are handed through."""
     wide = np.promote_types(dtype, "f4")
     for n in (0, 1, 15, 16, 17, 300, 700):
         for d, m in WIDTHS if n < 700 else [(16, 33)]:
-            for lead in ((), (3,)):
-                operands = make(case, lead, n, d, m, dtype)
-                check(stages, case, backward, operands)
-                given = start(case, lead, d, m, wide)
-                check(stages, case, backward, operands, initial_state=given)
+            for lead in ((), (3,)) if n in (0, 300) else ((),):
+                operands = make(made[0], lead, n, d, m, dtype)
+                check(stages, *made, operands)
+                given = start(made[0], lead, d, m, wide)
+                check(stages, *made, operands, initial_state=given)
 
 
 @grid(
     lambda made, count: count != 5 or not made[1],
-    made=[(case, backward) for case in CASES for backward in (False, True)],
+    made=MADE[:-1],
     count=[2, 5, 16],
 )
 def test_a_call_that_chooses_stages(threads, made, count):
@@ -88,6 +97,20 @@ def test_a_call_that_chooses_stages(threads, made, count):
             lanes = count if n > 1024 else min(count, 3)
             assert [x[1] for x in jobs[:passes]] == [lanes] * passes and jobs[passes:] == ends
             assert all(x[0] > lanes for x in jobs[:passes])
+
+
+@pytest.mark.parametrize("count", [2, 5, 16])
+def test_panels_of_momentum(threads, count):
+    """From two threads per head on, they carry some of its 16 or more panels of columns each; of a
+    single panel, one thread computes all."""
+    for lead, m, passes in (((), 256, 2), ((2,), 256, 1 if count == 2 else 2), ((), 8, 0)):
+        operands = make(MOMENTUM, lead, 1100, 16, m)
+        threads(1)
+        expected = MOMENTUM.backward(operands)
+        threads(count)
+        _linattn.take_jobs()
+        assert_same(MOMENTUM.backward(operands), expected)
+        assert [x[1] for x in _linattn.take_jobs()] == [count] * passes
 
 
 @EVERY
@@ -227,8 +250,7 @@ def test_gates_of_mlstm(stages, options, name, backward):
             check(stages, case, backward, operands, initial_state=given)
 
 
-@EVERY
-@BOTH
+@each_of(MADE)
 def test_values_that_are_not_finite(stages, case, backward):
     rng = np.random.default_rng(2)
     for name in "qkv":
@@ -237,8 +259,7 @@ def test_values_that_are_not_finite(stages, case, backward):
         check(stages, case, backward, operands)
 
 
-@EVERY
-@BOTH
+@each_of(MADE)
 def test_lengths(stages, case, backward):
     """Keys that end anywhere, or do not exist at all; what follows them is not read."""
     for keys in (0, 1, 15, 16, 50, 99):
@@ -249,8 +270,7 @@ def test_lengths(stages, case, backward):
             check(stages, case, backward, operands, key_lengths=keys, **given)
 
 
-@EVERY
-@BOTH
+@each_of(MADE)
 def test_packed_sequences(stages, case, backward):
     """Of any lengths; empty ones hand their state, or its gradient, through."""
     cuts = [0, 0, 3, 100, 100, 180, 200, 200]
@@ -259,8 +279,7 @@ def test_packed_sequences(stages, case, backward):
     check(stages, case, backward, operands, cu_seqlens=cuts, initial_state=given)
 
 
-@pytest.mark.parametrize("case", [*CASES, NONCAUSAL[0]], ids=str)
-@BOTH
+@each_of([*MADE, (NONCAUSAL[0], False), (NONCAUSAL[0], True)])
 def test_layouts(stages, case, backward):
     operands = make(case, (2,), 100, 17, 20)
     for layout in LAYOUTS.values():
@@ -295,8 +314,7 @@ def test_nothing_looks_ahead(threads, case):
             np.testing.assert_array_equal(case.call(future)[:t], clean[:t])
 
 
-@pytest.mark.parametrize("case", [*CASES, NONCAUSAL[0]], ids=str)
-@BOTH
+@each_of([*MADE, (NONCAUSAL[0], False), (NONCAUSAL[0], True)])
 def test_instruction_sets_and_poison(stages, isa, poison, case, backward):
     """Without reading what no stage has written; at some widths, rows are padded far."""
     counts = ((2, 1), (3, 4), (8, 3))
@@ -335,7 +353,7 @@ def test_threads_far_behind_others():
             program.kill()
 
 
-@EVERY
+@pytest.mark.parametrize("case", [*CASES, MOMENTUM], ids=str)
 @pytest.mark.parametrize("count", [3, 6, 8])
 def test_threads_that_stay_away(threads, case, count):
     """Between their pieces, so that others take their groups over; sequences of any length."""
