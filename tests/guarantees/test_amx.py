@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import pytest
+from slow import slow
 from table import ATTENTION, first_of
 
 import linattn
@@ -46,7 +47,7 @@ def plain(isa):
 # --- the choice -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [None, "", "0"])
+@pytest.mark.parametrize("value", [None, "0", *slow("")])
 def test_used_by_default_where_it_is(interpreter, monkeypatch, value):
     """From the first choice of products of bfloat16 on."""
     monkeypatch.delenv("LINATTN_AMX", raising=False)

@@ -38,6 +38,7 @@ def test_every_family_is_listed():
     assert found == {*families()}
 
 
+@pytest.mark.slow
 def test_fla_is_hidden_only_while_models_are_imported(interpreter):
     """Rows that need it come after them."""
     pytest.importorskip("transformers")

@@ -97,7 +97,7 @@ def written(forward):
 
 
 @grid(
-    lambda change, changed: (change is change_class) == (changed is wrapped),
+    lambda change, changed: (change, changed) in ((change_class, wrapped), (hook, written)),
     change=[change_class, change_instances, change_to_a_subclass, hook],
     changed=[wrapped, written],
 )
