@@ -52,6 +52,15 @@ carried_panels(const struct job *job)
     return stages->panels != NULL ? (size_t)stages->panels(&job->head) : 0;
 }
 
+/* Whether there are stages; panels, if any, are to be shared. */
+static int
+has_stages(const struct job *job)
+{
+    const struct la_stages *stages = stages_of(job);
+    return stages->run != NULL && job->by_id[LA_AT_block] == NULL &&
+           (stages->panels == NULL || carried_panels(job) > 1);
+}
+
 /* Whether two or three threads per sequence gain more by a relay than by panels of
  * columns, which repeat maps and scores: to carry the state of a delta rule takes half
  * of the time, and only one thread at a time does. */
@@ -86,9 +95,9 @@ enum { RELAYING = LA_STAGED_THREADS - 1 };
 static int
 are_shared(const struct job *job, size_t units, double work, int threads)
 {
-    const size_t each = (size_t)threads / units, panels = carried_panels(job);
-    if (panels > 0) {
-        return each > 1 && panels > 1 && (forced() > 0 || work >= LA_SPLIT_WORK);
+    const size_t each = (size_t)threads / units;
+    if (carried_panels(job) > 0) {
+        return each > 1 && (forced() > 0 || work >= LA_SPLIT_WORK);
     }
     return each >= LA_STAGED_THREADS &&
            (forced() > 0 || (work >= LA_STAGED_WORK && has_chunks(job, each)));
@@ -97,7 +106,7 @@ are_shared(const struct job *job, size_t units, double work, int threads)
 int
 la_is_staged(const struct job *job, size_t units, double work, int threads)
 {
-    if (stages_of(job)->run == NULL || job->by_id[LA_AT_block] != NULL) {
+    if (!has_stages(job)) {
         return 0;
     }
     const size_t each = (size_t)threads / units;
@@ -110,7 +119,7 @@ la_is_staged(const struct job *job, size_t units, double work, int threads)
 int
 la_stages_may_not_fit(const struct job *job)
 {
-    return stages_of(job)->reverse;
+    return stages_of(job)->reverse && stages_of(job)->panels == NULL;
 }
 
 /* The head of a sequence. */
@@ -219,22 +228,26 @@ run_passes(struct job *job, size_t bytes, int *fits)
                : status;
 }
 
-/* Chunks per group: as many as fit the caches, of sequences that are long enough. */
+/* Chunks per group: as many as fit the caches, of sequences that are long enough.  With
+ * panels, chunks are long: one for each part, if there is room. */
 static ptrdiff_t
 chunks_per_group(const struct job *job, const struct la_staged *x, size_t record)
 {
     const struct la_stages *stages = stages_of(job);
     const ptrdiff_t n = longest(job);
-    const size_t threads = (size_t)x->threads;
-    size_t room = LA_GROUP_BYTES;
+    const size_t threads = (size_t)x->threads, each = record > 0 ? record : 1;
+    size_t room = LA_GROUP_BYTES, most = room;
     if (x->lanes == NULL) { /* gradients have fewer groups in memory, of more chunks */
-        const size_t all = (size_t)stages->passes * LA_GROUP_BYTES * threads,
-                     most = LA_GROUPS_BYTES / (size_t)x->slots;
+        const size_t all = (size_t)stages->passes * LA_GROUP_BYTES * threads;
+        most = LA_GROUPS_BYTES / (size_t)x->slots;
         room = (all < most ? all : most) / x->count;
     }
-    const ptrdiff_t fit = (ptrdiff_t)(room / (record > 0 ? record : 1));
-    const ptrdiff_t pieces = stages->panels != NULL ? 1 : LA_EVEN_PIECES;
-    ptrdiff_t even = pieces * (ptrdiff_t)x->parts;
+    const ptrdiff_t fit = (ptrdiff_t)(room / each);
+    ptrdiff_t even = LA_EVEN_PIECES * (ptrdiff_t)x->parts;
+    if (stages->panels != NULL) {
+        const size_t chunks = most / x->count / each;
+        even = (ptrdiff_t)(chunks < x->parts ? chunks : x->parts);
+    }
     if (x->lanes != NULL) {
         const ptrdiff_t tokens = n / (LA_EVEN_PIECES * x->threads);
         even = (tokens < LA_RELAY_TOKENS ? LA_RELAY_TOKENS : tokens) /
@@ -303,8 +316,8 @@ la_run_staged(struct job *job, size_t units, double work, int threads, int *fits
         x.lasts = threads + 2 < LA_LASTS ? threads + 2 : LA_LASTS;
     }
     else {
-        x.slots = la_stages_may_not_fit(job) ? 2 : 3;
-        x.lasts = x.slots + 1;
+        x.slots = stages_of(job)->reverse ? 2 : 3;
+        x.lasts = carried_panels(job) > 0 ? 1 : x.slots + 1; /* 1: it is not read */
         x.parts = (all + units - 1) / units;
         x.shares = LA_STAGE_SHARES * x.parts;
     }

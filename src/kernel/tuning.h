@@ -233,7 +233,7 @@ enum {
     LA_CARRY_AHEAD = 3,         /* chunks whose sums are prefetched */
     LA_STAGED_WORK = 16000000,  /* stages begin and end with few threads */
     LA_RELAY_WORK = 8000000,    /* the same of each unit, by a relay */
-    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (channel_split.c) */
+    LA_SPLIT_WORK = 4000000,    /* where threads share columns that are summed over */
 };
 
 #endif

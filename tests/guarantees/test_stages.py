@@ -1,5 +1,6 @@
 """Long sequences, few of them, in the stages of `src/ext/stages.c`: the same bits as by one thread,
-forward and backward.  Two or three threads take whole groups in turn, more of them share each."""
+forward and backward.  Two or three threads take whole groups in turn, more of them share each; of
+the delta rule with momentum, whose gradients alone have stages, two share each."""
 
 import subprocess
 import sys
@@ -18,13 +19,12 @@ from linattn._core import settings
 STAGED = {"causal", "delta", "gated", "ssd", "gated_delta", "dplr", "mlstm"}
 CASES = [x for x in FIRST if x.name in STAGED]
 MLSTM = CASES[-1]
-#: Only its gradients have stages.
 MOMENTUM = next(x for x in FIRST if x.name == "momentum_delta")
 #: What has stages: cases, and whether their gradients are meant.
 MADE = [*((x, backward) for x in CASES for backward in (False, True)), (MOMENTUM, True)]
 NONCAUSAL = [x for x in ALL if x.name == "noncausal"]
 CAUSAL, GATED = CASES[0], [x for x in ATTENTION if "g" in x.letters and "mu" not in x.letters]
-WIDTHS = [(1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
+WIDTHS = [(0, 9), (5, 0), (1, 1), (5, 9), (16, 33), (70, 130), (64, 64), (200, 9)]
 #: Recurrences that may have a gate per key channel.
 BY_CHANNEL = [x for x in first_of(GATED) if x.name != "ssd"]
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
@@ -69,7 +69,7 @@ def test_shapes(stages, made, dtype):
     wide = np.promote_types(dtype, "f4")
     for n in (0, 1, 15, 16, 17, 300, 700):
         for d, m in WIDTHS if n < 700 else [(16, 33)]:
-            for lead in ((), (3,)) if n in (0, 300) else ((),):
+            for lead in ((), (3,)) if n in (0, 300, 700) else ((),):
                 operands = make(made[0], lead, n, d, m, dtype)
                 check(stages, *made, operands)
                 given = start(made[0], lead, d, m, wide)
@@ -103,8 +103,10 @@ def test_a_call_that_chooses_stages(threads, made, count):
 def test_panels_of_momentum(threads, count):
     """From two threads per head on, they carry some of its 16 or more panels of columns each; of a
     single panel, one thread computes all."""
-    for lead, m, passes in (((), 256, 2), ((2,), 256, 1 if count == 2 else 2), ((), 8, 0)):
-        operands = make(MOMENTUM, lead, 1100, 16, m)
+    for lead, n, m, passes in (
+        ((), 1100, 256, 2), ((2,), 1100, 256, 1 if count == 2 else 2), ((), 15000, 8, 0)
+    ):  # fmt: skip
+        operands = make(MOMENTUM, lead, n, 16, m)
         threads(1)
         expected = MOMENTUM.backward(operands)
         threads(count)
@@ -113,15 +115,24 @@ def test_panels_of_momentum(threads, count):
         assert [x[1] for x in _linattn.take_jobs()] == [count] * passes
 
 
-@EVERY
-def test_heads_left_over(threads, case):
+def test_blocks_of_momentum(stages):
+    """Of sequences as long as they please, so that each has its own; the last one without keys."""
+    cuts, given = [0, 10, 3000, 3100, 4500], start(MOMENTUM, (4,), 9, 40)
+    operands = make(MOMENTUM, (), 4500, 9, 40)
+    check(stages, MOMENTUM, True, operands, cu_seqlens=cuts, initial_state=given)
+    check(stages, MOMENTUM, True, operands, key_lengths=2900)
+
+
+@each_of([*((x, False) for x in CASES), (MOMENTUM, True)])
+def test_heads_left_over(threads, case, backward):
     """Of seven heads, each of three threads computes two, and all of them share the last one."""
+    f, _ = call(case, backward, {})
     operands = make(case, (7,), 2000, 64, 33)
     threads(1)
-    expected = case.forward(operands)
+    expected = f(operands)
     threads(3)
     _linattn.take_jobs()
-    assert_same(case.forward(operands), expected)
+    assert_same(f(operands), expected)
     (items, lanes), *_ = _linattn.take_jobs()
     assert lanes == 3 < items
 
@@ -358,7 +369,7 @@ def test_threads_far_behind_others():
 def test_threads_that_stay_away(threads, case, count):
     """Between their pieces, so that others take their groups over; sequences of any length."""
     cuts = [0, 100, 100, 1500]
-    operands = make(case, (1,), 1500, 16, 16)
+    operands = make(case, (1,), 1500, 16, 33)
     threads(1)
     expected = case.backward(operands, cu_seqlens=cuts)
     threads(count)

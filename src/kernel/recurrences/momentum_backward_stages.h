@@ -19,8 +19,7 @@ momentum_block_rows(const struct la_head *h)
 static ptrdiff_t
 momentum_panels(const struct la_head *h)
 {
-    const ptrdiff_t width = LA_MOMENTUM_NR * VL;
-    return (h->m + width - 1) / width;
+    return (h->m + LA_MOMENTUM_COLS - 1) / LA_MOMENTUM_COLS;
 }
 
 static struct momentum_block
@@ -43,7 +42,7 @@ momentum_chunk(const struct la_head *h, struct momentum_backward_scratch *r,
 INLINE int
 has_panel(const struct la_head *h, ptrdiff_t col)
 {
-    const ptrdiff_t panel = col / (LA_MOMENTUM_NR * VL);
+    const ptrdiff_t panel = col / LA_MOMENTUM_COLS;
     return panel * h->chunks->parts / momentum_panels(h) == h->stage.part;
 }
 
@@ -66,7 +65,7 @@ prepare_momentum(const struct la_head *h, struct momentum_backward_scratch *r)
         if (h->chunks->reverse) {
             load_momentum_block(h, r, t);
         }
-        else {
+        else if (t.next < h->n) {
             load_momentum_rows(h, &r->block.rows, t);
         }
         fetch_all(&ahead);
@@ -79,7 +78,7 @@ INLINE int
 carry_momentum_panel(const struct la_head *h, const struct momentum_backward_scratch *r,
                      struct span t, ptrdiff_t col, const int nr, ptrdiff_t *until_poll)
 {
-    T *const sums = sums_of_panel(h, &r->block, col / (LA_MOMENTUM_NR * VL));
+    T *const sums = sums_of_panel(h, &r->block, col / LA_MOMENTUM_COLS);
     if (!h->chunks->reverse) {
         return momentum_scan(h, r, t, col, nr, until_poll);
     }

@@ -15,6 +15,7 @@
 /* Vectors per row of a panel: a line of the cache, or two vectors, which hide the
  * latency of sums over rows. */
 enum { LA_MOMENTUM_NR = LA_VBYTES >= LA_LINE ? 1 : 2 };
+enum { LA_MOMENTUM_COLS = LA_MOMENTUM_NR * VL };
 
 /* exp of one gate per token, in two parts (decay_parts). */
 struct momentum_gate {
@@ -151,7 +152,7 @@ store_momentum(const struct la_array *s, const struct la_array *m, T *x,
     do {                                                                               \
         const ptrdiff_t columns = round_up(m, VL);                                     \
         ptrdiff_t col = 0;                                                             \
-        for (; col + LA_MOMENTUM_NR * VL <= columns; col += LA_MOMENTUM_NR * VL) {     \
+        for (; col + LA_MOMENTUM_COLS <= columns; col += LA_MOMENTUM_COLS) {           \
             LA_TILE(LA_MOMENTUM_NR, call);                                             \
         }                                                                              \
         for (; col < columns; col += VL) {                                             \
