@@ -22,7 +22,7 @@ import linattn.dask  # noqa: E402
 
 
 def kind_of(call):
-    return call.name, "key_lengths" in call.options, "scale" in call.options
+    return call.name, "key_lengths" in call.options
 
 
 EACH = pytest.mark.parametrize(

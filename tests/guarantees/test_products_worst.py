@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bounds import links
 from search import Arithmetic, Target, check, check_longer, linear, recurrence, search
-from slow import grid
+from slow import grid, slow
 from states import flat
 from table import ATTENTION, GATES, first_of
 
@@ -91,14 +91,18 @@ def targets() -> dict[str, Target]:
 
 
 TARGETS = targets()
+#: How products are summed; by AMX in the slow tests.
+SUMS = pytest.mark.parametrize("sums", [0, *slow(2)], ids=["pairs", "AMX"], indirect=True)
 
 
+@SUMS
 @pytest.mark.parametrize("name", TARGETS)
 def test_bounds_hold(sums, name, record_property):
     check(TARGETS[name], record_property, 300, 4)
 
 
 @pytest.mark.slow
+@SUMS
 @pytest.mark.parametrize("name", TARGETS)
 def test_bounds_hold_for_what_a_search_finds(sums, name, record_property):
     check_longer(TARGETS[name], record_property)
@@ -111,6 +115,7 @@ def test_bounds_are_close(name):
     assert most > 0.4
 
 
+@SUMS
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("gates", [None, "weak", "strong", "resets"])
 def test_rules_within_what_is_derived(sums, gates, by_channel):
@@ -138,6 +143,7 @@ LONG = [
 ]  # fmt: skip
 
 
+@SUMS
 @grid(
     lambda rule, gates: gates == "strong" or rule in first_of(LONG),
     rule=LONG,

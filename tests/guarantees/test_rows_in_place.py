@@ -16,7 +16,7 @@ BFLOAT = np.dtype(ml_dtypes.bfloat16)
 ISAS = settings.available_isas()
 #: An instruction set and a choice of AMX: none, if there is one, or in plain C.
 SETS = [
-    (x, amx)
+    pytest.param(x, amx, marks=pytest.mark.slow if amx == 2 and x != ISAS[0] else ())
     for x in ISAS
     for amx in (0, 1, 2)
     if amx != 1 or (_linattn.has_amx and x == "x86-64-v4")
