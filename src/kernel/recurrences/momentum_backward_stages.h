@@ -147,7 +147,7 @@ stage_momentum_delta_backward(const struct la_head *h)
     struct arena arena = {h->scratch, 0}, shared = {h->chunks->shared, 0};
     struct momentum_backward_scratch r = take_momentum_gradient(h, &arena);
     r.all = take_momentum_memory(h, &shared);
-    fill_scale(h, &r);
+    fill_scale(r.scale, h, r.interval);
     switch (h->stage.kind) {
     case LA_CUT:
         return cut_evenly(h, r.interval);

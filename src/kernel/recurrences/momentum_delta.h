@@ -41,9 +41,7 @@ run_momentum_delta(const struct la_head *h)
     ptrdiff_t until_poll = 0;
     LA_BY_PANELS(
         h->m, load_momentum(momentum_at(r.state, h, col), h, &h->s0, &h->z0, col, nr));
-    for (ptrdiff_t i = 0; i < LA_CHUNK_MAX; i++) {
-        r.scale[i] = (T)h->scale;
-    }
+    fill_scale(r.scale, h, LA_CHUNK_MAX);
     for (ptrdiff_t i = 0; i < h->n; i += LA_CHUNK_MAX) {
         const struct span t = span(i, LA_CHUNK_MAX, i + LA_CHUNK_MAX, h->n, &look);
         if (give_up(h, &until_poll, 6 * t.rows * h->d * h->m)) {

@@ -168,8 +168,8 @@ momentum_token_back(const struct la_head *h, const struct momentum_backward_scra
     const ptrdiff_t size = momentum_size(h, nr), here = i < keys ? i + 1 : keys;
     T *const grad = momentum_at(r->all.grad, h, col);
     T *const g = r->block.g.x + i * r->block.g.ld + col;
-    T *const dq = sums->dq.x + i * sums->dq.ld, *const dp =
-                                                    sums->dp.x + i * sums->dp.ld;
+    T *const dq = sums->dq.x + i * sums->dq.ld;
+    T *const dp = sums->dp.x + i * sums->dp.ld;
     struct momentum_back b = {.momentum = size / 2, .here = r->states + here * size};
     b.token.q = x->q.x + i * x->q.ld;
     LA_EACH(j, nr) {
@@ -285,15 +285,6 @@ momentum_block_back(const struct la_head *h, const struct momentum_backward_scra
     return stop;
 }
 
-/* A row of as many scales as a block has tokens. */
-static void
-fill_scale(const struct la_head *h, const struct momentum_backward_scratch *r)
-{
-    for (ptrdiff_t i = 0; i < r->interval; i++) {
-        r->scale[i] = (T)h->scale;
-    }
-}
-
 static int
 run_momentum_delta_backward(const struct la_head *h)
 {
@@ -302,7 +293,7 @@ run_momentum_delta_backward(const struct la_head *h)
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.interval * r.interval : -1;
     struct la_fetch look = {0};
     ptrdiff_t until_poll = 0;
-    fill_scale(h, &r);
+    fill_scale(r.scale, h, r.interval);
     if (leave_momentum(h, &r, &until_poll)) {
         return 1;
     }

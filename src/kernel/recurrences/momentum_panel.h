@@ -52,6 +52,15 @@ take_momentum_rows(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
     return r;
 }
 
+/* The scale of each of some tokens. */
+static void
+fill_scale(T *scale, const struct la_head *h, ptrdiff_t rows)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        scale[i] = (T)h->scale;
+    }
+}
+
 static void
 load_gate(struct momentum_gate gate, const struct la_array *x, struct span t)
 {
