@@ -69,7 +69,7 @@ def test_shapes(stages, made, dtype):
     wide = np.promote_types(dtype, "f4")
     for n in (0, 1, 15, 16, 17, 300, 700):
         for d, m in WIDTHS if n < 700 else [(16, 33)]:
-            for lead in ((), (3,)) if n in (0, 300, 700) else ((),):
+            for lead in ((), (3,)):
                 operands = make(made[0], lead, n, d, m, dtype)
                 check(stages, *made, operands)
                 given = start(made[0], lead, d, m, wide)
@@ -346,7 +346,7 @@ call = lambda: linattn.causal_backward(q, k, v, v, cu_seqlens=[0, 100, 4096])
 linattn.set_num_threads(1)
 expected = call()
 linattn.set_num_threads(4)
-end, right = time.monotonic() + 2, True
+end, right = time.monotonic() + 3, True
 while time.monotonic() < end:
     right = right and all(map(np.array_equal, call(), expected))
 print(right)
